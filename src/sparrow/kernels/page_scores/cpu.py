@@ -1,0 +1,94 @@
+"""CPU path of `page_scores`: numba, reading fp32 landmarks in place, for scores that are linear in them.
+
+Other scores and dtypes take the plain torch path. The landmarks of all KV heads of a page lie next to each other, so
+one pass over the pages serves every head; four pages at a time share each load of the query.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparrow.kernels import jit
+from sparrow.kernels.jit import compiled, compiled_parallel, prange, prefetch
+from sparrow.kernels.page_score import LinearScore, PageScore
+from sparrow.kernels.page_scores import reference
+
+CHUNK_PAGES = 64
+AHEAD_PAGES = 8
+LINE_FLOATS = 16
+ZERO = np.float32(0)
+
+
+@compiled
+def _score_chunk(
+    weights_BKX: Any, landmarks_KX: Any, page_table_BN: Any, b: Any, start: Any, stop: Any, scores_BKN: Any
+) -> None:
+    """Scores pages start .. stop-1, all of them full, of sequence b; X runs over the W * D numbers of a page."""
+    _, kv_heads, length = landmarks_KX.shape
+    final = stop - 1
+    for n in range(start, stop, 4):
+        for ahead in range(n + AHEAD_PAGES, min(n + AHEAD_PAGES + 4, stop)):
+            for k in range(kv_heads):
+                for x in range(0, length, LINE_FLOATS):
+                    prefetch(landmarks_KX, (page_table_BN[b, ahead], k, x))
+        # Past the end the last page is scored again, and the result is written to its own place again.
+        n1, n2, n3 = min(n + 1, final), min(n + 2, final), min(n + 3, final)
+        p0, p1 = page_table_BN[b, n], page_table_BN[b, n1]
+        p2, p3 = page_table_BN[b, n2], page_table_BN[b, n3]
+        for k in range(kv_heads):
+            s0 = s1 = s2 = s3 = ZERO
+            for x in range(length):
+                weight = weights_BKX[b, k, x]
+                s0 += weight * landmarks_KX[p0, k, x]
+                s1 += weight * landmarks_KX[p1, k, x]
+                s2 += weight * landmarks_KX[p2, k, x]
+                s3 += weight * landmarks_KX[p3, k, x]
+            scores_BKN[b, k, n] = s0
+            scores_BKN[b, k, n1] = s1
+            scores_BKN[b, k, n2] = s2
+            scores_BKN[b, k, n3] = s3
+
+
+@compiled_parallel
+def _score(
+    weights_BKX: Any, landmarks_KX: Any, page_table_BN: Any, cached_B: Any, page_size: Any, scores_BKN: Any
+) -> None:
+    batch, kv_heads, pages = scores_BKN.shape
+    chunks = (pages + CHUNK_PAGES - 1) // CHUNK_PAGES
+    for item in prange(batch * chunks):
+        b, start = item // chunks, item % chunks * CHUNK_PAGES
+        stop = min(start + CHUNK_PAGES, pages)
+        full = max(start, min(stop, cached_B[b] // page_size))
+        _score_chunk(weights_BKX, landmarks_KX, page_table_BN, b, start, full, scores_BKN)
+        for k in range(kv_heads):
+            for n in range(full, stop):
+                scores_BKN[b, k, n] = -np.inf
+
+
+def page_scores(
+    query_BHD: Tensor,
+    landmarks: Tensor,
+    page_table_BN: Tensor,
+    cached_B: Tensor,
+    score: PageScore,
+    *,
+    page_size: int,
+) -> Tensor:
+    """Runs the compiled chunks over (sequence, 64 pages) on the threads that torch uses."""
+    if not isinstance(score, LinearScore) or landmarks.dtype != torch.float32:
+        return reference.page_scores(query_BHD, landmarks, page_table_BN, cached_B, score, page_size=page_size)
+    batch, kv_heads = query_BHD.shape[0], landmarks.shape[1]
+    query_BKD = torch.unflatten(query_BHD.float(), 1, (kv_heads, -1)).mean(dim=2)
+    scores_BKN = torch.empty(batch, kv_heads, page_table_BN.shape[1])
+    jit.use_torch_threads()
+    _score(
+        jit.array(score.weights(query_BKD).flatten(2)),
+        jit.array(landmarks.flatten(2)),
+        jit.array(page_table_BN),
+        jit.array(cached_B, torch.int32),
+        page_size,
+        scores_BKN.numpy(),
+    )
+    return scores_BKN
