@@ -1,0 +1,6 @@
+"""Sampling from the policy with sparse attention, over the very weights that are trained."""
+
+from sparrow.rollout.completion import Completion, RolloutStats
+from sparrow.rollout.engine import RolloutEngine
+
+__all__ = ["Completion", "RolloutEngine", "RolloutStats"]

@@ -1,0 +1,90 @@
+"""What a rollout hands back: one record per sampled sequence, and counters of the whole call."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled response. Token i below is the i-th response token; all tensors are on the CPU.
+
+    Attributes:
+        token_ids: response tokens, the stop token included.
+        logprobs: [T] fp32 log-probability of each token under the full softmax at the sampling temperature (greedy: at
+            temperature 1), whatever top-k, top-p or min-p did to the choice.
+        topk_ids: [T, C] int64 most likely tokens in that distribution, or None.
+        topk_logprobs: [T, C] fp32 their log-probabilities, or None.
+        pages_read: [T] int64 pages that each KV head of a sparse layer read for the query that predicted token i:
+            ``schedule.total_pages(t)`` with t = prompt length + i cached tokens. 0 for token 0, which comes from the
+            dense prefill and belongs to no decode step.
+        hidden: [T, E] hidden state after the final norm that predicted each token, or None; the head turns it into the
+            very logits that were sampled from.
+        page_sets: [L_sparse, K, T - 1, M] int32 bit sets (``sparrow.kernels.page_bits``) of the pages read, or None.
+            Entry i belongs to the query at index prompt length + i, which predicted token i + 1.
+        finish_reason: ``stop`` when the last token is a stop token, else ``length``.
+        prompt_index: row in the list of prompts.
+        sample_index: 0 .. n - 1.
+    """
+
+    token_ids: list[int]
+    logprobs: Tensor
+    topk_ids: Tensor | None
+    topk_logprobs: Tensor | None
+    pages_read: Tensor
+    hidden: Tensor | None
+    page_sets: Tensor | None
+    finish_reason: FinishReason
+    prompt_index: int
+    sample_index: int
+
+
+@dataclass(frozen=True)
+class RolloutStats:
+    """Counters of one call of ``generate``.
+
+    Attributes:
+        prompts_prefilled: prompts put through the prefill; one per prompt, however many samples it has.
+        prompt_tokens: tokens of these prompts.
+        response_tokens: sampled tokens.
+        decode_steps: forward passes of the decoder over a batch.
+        decode_tokens: rows of these passes (padding not counted).
+        max_rows: most sequences in one pass.
+        paused: times that a sequence sat out a step for want of a free page.
+        tokens_read: cached tokens read, summed over decode steps, layers, KV heads and sequences.
+        tokens_cached: cached tokens there were to read, summed likewise.
+        tokens_read_sparse: ``tokens_read`` over the sparse layers only.
+        tokens_cached_sparse: ``tokens_cached`` over the sparse layers only.
+        seconds: wall time of the call.
+    """
+
+    prompts_prefilled: int
+    prompt_tokens: int
+    response_tokens: int
+    decode_steps: int
+    decode_tokens: int
+    max_rows: int
+    paused: int
+    tokens_read: int
+    tokens_cached: int
+    tokens_read_sparse: int
+    tokens_cached_sparse: int
+    seconds: float
+
+    @property
+    def kv_fraction(self) -> float:
+        """Tokens read / tokens cached over all layers; 1 without a decode step."""
+        return self.tokens_read / self.tokens_cached if self.tokens_cached else 1.0
+
+    @property
+    def kv_fraction_sparse_layers(self) -> float:
+        """The same over sparse layers only; 1 without one."""
+        return self.tokens_read_sparse / self.tokens_cached_sparse if self.tokens_cached_sparse else 1.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Response tokens per second of wall time."""
+        return self.response_tokens / self.seconds if self.seconds > 0 else 0.0

@@ -1,0 +1,243 @@
+"""The forward pass of the rollout: dense prefill of packed prompts, and one decode step of many sequences.
+
+Both are written out over plain tensors, without modules or hooks. A decode step writes the new key and value first, so
+a token attends to itself; sparse layers then score the full pages, choose, and attend to the chosen ones.
+
+Rows are independent of each other in every operation, and the number of rows is a multiple of `ROW_BLOCK`. The
+latter is what makes a row's bits independent of the batch on CPU: the BLAS picks other kernels for fewer than about
+12 rows and for odd remainders, but gives each row the same bits for every multiple of 16 (measured for fp32 with 1
+to 16 threads).
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sparrow.kernels import PageScore, page_landmarks, page_scores, paged_attention, select_pages
+from sparrow.kernels.page_bits import pack_lists
+from sparrow.models.families import DecoderWeights, LayerWeights
+from sparrow.rollout.pool import PagePool
+
+ROW_BLOCK = 16
+"""Rows of a forward pass are padded to a multiple of this."""
+
+
+def padded_rows(rows: int) -> int:
+    """``rows`` rounded up to a multiple of :data:`ROW_BLOCK`."""
+    return -(-rows // ROW_BLOCK) * ROW_BLOCK
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How many pages to read in the sparse layers of one decode step.
+
+    Attributes:
+        budget_B: [B] int32 pages besides the reserved ones.
+        first: reserved pages at the start.
+        last: reserved pages at the end.
+        max_pages: S, room for the longest list of the batch.
+    """
+
+    budget_B: Tensor
+    first: int
+    last: int
+    max_pages: int
+
+
+@dataclass(frozen=True)
+class DecodeRows:
+    """The rows of one decode step, padded; padding has cached 0 and page -1.
+
+    Attributes:
+        token_B: [B] int64 token to decode.
+        position_B: [B] int64 its index in the sequence.
+        page_B: [B] int64 physical page to write its key and value to.
+        offset_B: [B] int64 slot in that page.
+        cached_B: [B] int64 cached tokens, this one included.
+        page_table_BN: [B, N] int32.
+        choice: None when no row has more pages than it may read: then every layer is dense.
+    """
+
+    token_B: Tensor
+    position_B: Tensor
+    page_B: Tensor
+    offset_B: Tensor
+    cached_B: Tensor
+    page_table_BN: Tensor
+    choice: Choice | None
+
+
+class Decoder:
+    """A causal language model over paged caches.
+
+    Args:
+        weights: what to compute with.
+        score: how pages are summarised and ranked.
+        adapter: whether LoRA branches take part.
+        max_tokens: longest sequence; RoPE is tabulated up to here.
+    """
+
+    def __init__(self, weights: DecoderWeights, score: PageScore, *, adapter: bool, max_tokens: int) -> None:
+        self.weights, self.score, self.adapter = weights, score, adapter
+        # The model's own module makes the table, so every RoPE variant is the model's.
+        position_1T = torch.arange(max_tokens, device=weights.embed_VE.device).unsqueeze(0)
+        cos, sin = weights.rotary(weights.embed_VE, position_1T)
+        self._cos_TD: Tensor = cos[0]
+        half = weights.head_dim // 2
+        # rotate_half(x) * sin = roll(x, D/2) * (sin with its first half negated)
+        self._sin_TD: Tensor = torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)
+
+    def logits(self, hidden_BE: Tensor) -> Tensor:
+        """[B, E] final hidden states -> [B, V] logits in fp32, computed in the dtype of the head."""
+        head_VE = self.weights.head_VE
+        return F.linear(hidden_BE.to(head_VE.dtype), head_VE).float()
+
+    def prefill(self, token_X: Tensor, page_X: Tensor, offset_X: Tensor, lengths: list[int], pool: PagePool) -> Tensor:
+        """Dense causal forward of prompts laid end to end; fills their pages.
+
+        Args:
+            token_X: [X] int64, padded to a multiple of :data:`ROW_BLOCK`.
+            page_X: [X] int64 physical page of each token, -1 for padding.
+            offset_X: [X] int64 slot in that page.
+            lengths: tokens per prompt.
+            pool: cache to write.
+
+        Returns:
+            [prompts padded to ROW_BLOCK, E] final hidden state of each prompt's last token.
+        """
+        position_X = torch.zeros_like(token_X)
+        starts = [sum(lengths[:i]) for i in range(len(lengths))]
+        for start, length in zip(starts, lengths):
+            position_X[start : start + length] = torch.arange(length, device=token_X.device)
+        cos_X1D, sin_X1D = self._rope(position_X)
+        x_XE = F.embedding(token_X, self.weights.embed_VE)
+        for index, layer in enumerate(self.weights.layers):
+            query, key, value = self._project(layer, x_XE, cos_X1D, sin_X1D)
+            self._write(pool, index, key, value, page_X, offset_X)
+            mixed = torch.zeros_like(query)
+            for start, length in zip(starts, lengths):
+                rows = slice(start, start + length)
+                mixed[rows] = _causal_attention(query[rows], key[rows], value[rows], self.weights.scale)
+            x_XE = self._finish_layer(layer, x_XE, mixed)
+        last_X = torch.zeros(padded_rows(len(lengths)), dtype=torch.int64, device=token_X.device)
+        last_X[: len(lengths)] = torch.tensor(starts, device=token_X.device) + torch.tensor(
+            lengths, device=token_X.device
+        ).sub(1)
+        return self._norm(x_XE[last_X], self.weights.final_norm_E)
+
+    def step(self, rows: DecodeRows, pool: PagePool, page_bits: list[Tensor] | None = None) -> Tensor:
+        """One decode step.
+
+        Args:
+            rows: what to decode.
+            pool: cache to extend and read.
+            page_bits: if given, the pages read are appended to it, one [B, K, M] int32 tensor per sparse layer.
+
+        Returns:
+            [B, E] final hidden states; padding rows hold finite values without meaning.
+        """
+        cos_B1D, sin_B1D = self._rope(rows.position_B)
+        x_BE = F.embedding(rows.token_B, self.weights.embed_VE)
+        for index, layer in enumerate(self.weights.layers):
+            query, key, value = self._project(layer, x_BE, cos_B1D, sin_B1D)
+            self._write(pool, index, key, value, rows.page_B, rows.offset_B)
+            pages, count = self._choose(rows, pool, query, pool.landmarks[index])
+            if page_bits is not None and pool.landmarks[index] is not None:
+                page_bits.append(_bits(rows, pages, self.weights.kv_heads, pool.page_size))
+            mixed = paged_attention(
+                query,
+                pool.keys[index],
+                pool.values[index],
+                rows.page_table_BN,
+                pages,
+                count,
+                rows.cached_B,
+                self.weights.scale,
+            )
+            x_BE = self._finish_layer(layer, x_BE, mixed)
+        return self._norm(x_BE, self.weights.final_norm_E)
+
+    def _choose(
+        self, rows: DecodeRows, pool: PagePool, query_BHD: Tensor, landmarks: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        choice = rows.choice
+        if choice is None or landmarks is None:
+            return None, None
+        scores_BKN = page_scores(
+            query_BHD, landmarks, rows.page_table_BN, rows.cached_B, self.score, page_size=pool.page_size
+        )
+        return select_pages(
+            scores_BKN,
+            rows.cached_B,
+            choice.budget_B,
+            page_size=pool.page_size,
+            first=choice.first,
+            last=choice.last,
+            max_pages=choice.max_pages,
+        )
+
+    def _rope(self, position_X: Tensor) -> tuple[Tensor, Tensor]:
+        return self._cos_TD[position_X].unsqueeze(1), self._sin_TD[position_X].unsqueeze(1)
+
+    def _project(
+        self, layer: LayerWeights, x_XE: Tensor, cos_X1D: Tensor, sin_X1D: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Query [X, H, D], key and value [X, K, D], after the norms and RoPE."""
+        size = (len(x_XE), -1, self.weights.head_dim)
+        normed_XE = self._norm(x_XE, layer.input_norm_E)
+        query = layer.q.apply(normed_XE, self.adapter).view(size)
+        key = layer.k.apply(normed_XE, self.adapter).view(size)
+        value = layer.v.apply(normed_XE, self.adapter).view(size)
+        if layer.q_norm_D is not None and layer.k_norm_D is not None:
+            query, key = self._norm(query, layer.q_norm_D), self._norm(key, layer.k_norm_D)
+        return _rotate(query, cos_X1D, sin_X1D), _rotate(key, cos_X1D, sin_X1D), value
+
+    def _write(self, pool: PagePool, index: int, key: Tensor, value: Tensor, page_X: Tensor, offset_X: Tensor) -> None:
+        page_landmarks(
+            key, value, pool.keys[index], pool.values[index], pool.landmarks[index], page_X, offset_X, self.score
+        )
+
+    def _finish_layer(self, layer: LayerWeights, x_XE: Tensor, mixed_XHD: Tensor) -> Tensor:
+        """Output projection and MLP, with their residual connections."""
+        x_XE = x_XE + layer.o.apply(mixed_XHD.flatten(1), self.adapter)
+        normed_XE = self._norm(x_XE, layer.post_norm_E)
+        gate = layer.activation(layer.gate.apply(normed_XE, self.adapter))
+        return x_XE + layer.down.apply(gate * layer.up.apply(normed_XE, self.adapter), self.adapter)
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        """RMSNorm over the last axis, in fp32, rounded before the weight as the models do."""
+        if x.dtype == torch.float32:  # the same operations in one call
+            return F.rms_norm(x, (x.shape[-1],), weight, self.weights.eps)
+        wide = x.float()
+        scaled = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.weights.eps)
+        return weight * scaled.to(x.dtype)
+
+
+def _rotate(x_XHD: Tensor, cos_X1D: Tensor, sin_X1D: Tensor) -> Tensor:
+    return torch.addcmul(x_XHD * cos_X1D, x_XHD.roll(x_XHD.shape[-1] // 2, dims=-1), sin_X1D)
+
+
+def _causal_attention(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, scale: float) -> Tensor:
+    """One prompt by itself, so that its result cannot depend on what is prefilled beside it."""
+    group = query_THD.shape[1] // key_TKD.shape[1]
+    key, value = key_TKD.transpose(0, 1), value_TKD.transpose(0, 1)
+    out_1HTD = F.scaled_dot_product_attention(
+        query_THD.transpose(0, 1).unsqueeze(0),
+        key.repeat_interleave(group, dim=0).unsqueeze(0),
+        value.repeat_interleave(group, dim=0).unsqueeze(0),
+        is_causal=True,
+        scale=scale,
+    )
+    return out_1HTD[0].transpose(0, 1)
+
+
+def _bits(rows: DecodeRows, pages_BKS: Tensor | None, kv_heads: int, page_size: int) -> Tensor:
+    """Bit sets of the pages read; without a choice these are all pages of each row."""
+    num_pages = rows.page_table_BN.shape[1]
+    if pages_BKS is None:
+        page_N = torch.arange(num_pages, dtype=torch.int32, device=rows.cached_B.device)
+        live_BN = page_N * page_size < rows.cached_B.unsqueeze(1)
+        pages_BKS = torch.where(live_BN, page_N, -1).unsqueeze(1).expand(-1, kv_heads, -1)
+    return pack_lists(pages_BKS, num_pages)

@@ -1,0 +1,223 @@
+"""The rollout engine: samples from a transformers model, over its own weights, with scheduled sparse attention."""
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import nn
+
+from sparrow.kernels import PageScore, get_page_score
+from sparrow.models.families import DecoderWeights, decoder_weights
+from sparrow.rollout.completion import Completion, RolloutStats
+from sparrow.rollout.decoder import Decoder
+from sparrow.rollout.loop import Progress, Rollout
+from sparrow.rollout.pool import PagePool
+from sparrow.rollout.request import Limits, Request, check_request, pages_needed
+from sparrow.rollout.sampler import SamplingParams
+from sparrow.schedule import BudgetSchedule, BudgetTable
+
+
+class RolloutEngine:
+    """Samples completions; prompts are read densely, decoded tokens with the schedule's page budget.
+
+    Weights. In the model's own dtype the engine computes with the live parameters. Every ``generate`` reads them anew
+    (and rewrites its casts, if ``dtype`` or ``head_dtype`` ask for some), and keeps no cache from an earlier call, so
+    stale weights, keys or landmarks are impossible. ``refresh`` does the reading at once.
+
+    Same tokens alone and in a batch. A sequence's random numbers depend on (seed, step, prompt key, sample,
+    position) only. On CPU in fp32 its hidden states, log-probabilities and tokens are bit-equal whatever runs
+    beside it, whatever ``max_batch`` is, and whether or not it had to wait for pages; that rests on rows padded to
+    multiples of 16 (see `sparrow.rollout.decoder`), each prompt attending by itself, and decode kernels that treat
+    each row by itself. It holds for a fixed number of threads. A decoded token and the same token in a prefilled
+    prompt agree to rounding only. On a GPU the kernels keep it, but matrix products may not: there, expect equality
+    up to rounding.
+
+    Pages. A full pool makes new sequences wait and pauses growing ones with their pages kept; see
+    `sparrow.rollout.scheduler` for why that cannot deadlock. ``last_stats`` holds the counters of the last call.
+
+    Args:
+        model: a Qwen3, Qwen2 or Llama causal LM of transformers, PEFT-wrapped or not.
+        schedule: page budgets; None: dense.
+        page_score: name of the page score, or the object.
+        max_batch: most sequences decoded at a time.
+        max_cached_tokens: size of the KV cache in tokens, rounded down to pages; None: as much as a call can need.
+        topk: candidates per token kept by ``record=("topk",)``.
+        dtype: dtype to compute in and of the cache; None: that of the parameters.
+        head_dtype: dtype of the LM head.
+        reserve: share of its possible growth that must be free when a sequence is admitted to a limited cache.
+        prefill_tokens: prompts are prefilled in packs of about this many tokens.
+
+    Raises:
+        ValueError: the model is not supported (see `sparrow.models.families`), or a value is out of range.
+        KeyError: an unknown page score.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        schedule: BudgetSchedule | None = None,
+        *,
+        page_score: str | PageScore = "mean",
+        max_batch: int = 64,
+        max_cached_tokens: int | None = None,
+        topk: int = 0,
+        dtype: torch.dtype | None = None,
+        head_dtype: torch.dtype = torch.float32,
+        reserve: float = 0.5,
+        prefill_tokens: int = 8192,
+    ) -> None:
+        for key, value, least in (
+            ("max_batch", max_batch, 1),
+            ("topk", topk, 0),
+            ("prefill_tokens", prefill_tokens, 1),
+        ):
+            if value < least:
+                raise ValueError(f"{key}={value}: must be {least} or more")
+        if max_cached_tokens is not None and max_cached_tokens < 1:
+            raise ValueError(f"max_cached_tokens={max_cached_tokens}: must be 1 or more, or None")
+        if not 0.0 <= reserve <= 1.0:
+            raise ValueError(f"reserve={reserve}: must be from 0 to 1")
+        self.model, self.max_batch, self.max_cached_tokens, self.topk = model, max_batch, max_cached_tokens, topk
+        self.dtype, self.head_dtype = dtype, head_dtype
+        self.reserve, self.prefill_tokens = reserve, prefill_tokens
+        self.score = get_page_score(page_score) if isinstance(page_score, str) else page_score
+        self.last_stats: RolloutStats | None = None
+        self._copies: dict[str, torch.Tensor] = {}
+        self._pool: PagePool | None = None
+        self._weights = self._read_weights()
+        if not topk <= self._weights.embed_VE.shape[0]:
+            raise ValueError(f"topk={topk}: must be at most the vocabulary, {self._weights.embed_VE.shape[0]}")
+        self._table = BudgetTable(schedule or BudgetSchedule.dense(), self._weights.embed_VE.device)
+
+    @property
+    def schedule(self) -> BudgetSchedule:
+        """The schedule in force."""
+        return self._table.schedule
+
+    def set_schedule(self, schedule: BudgetSchedule) -> None:
+        """Use another schedule from the next call on.
+
+        With the same page size, reserved pages and dense layers this writes one small tensor; otherwise the cache is
+        laid out anew.
+
+        Raises:
+            ValueError: the schedule has more bins than the device table.
+        """
+        held = self.schedule
+        geometry = ("page_size", "first", "last", "dense_layers")
+        if all(getattr(held, key) == getattr(schedule, key) for key in geometry):
+            self._table.load(schedule)
+            return
+        self._table = BudgetTable(schedule, self._weights.embed_VE.device)
+        self._pool = None
+
+    def refresh(self) -> None:
+        """Read the model's weights again, after any change of them. ``generate`` does so by itself too."""
+        self._weights = self._read_weights()
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        n: int = 1,
+        max_new_tokens: int,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        seed: int,
+        step: int = 0,
+        prompt_keys: Sequence[int] | None = None,
+        eos_token_ids: Collection[int],
+        adapter: bool = False,
+        record: Collection[str] = (),
+        progress: Progress | None = None,
+    ) -> list[Completion]:
+        """Sample ``n`` completions of each prompt.
+
+        Args:
+            prompts: token ids per prompt.
+            n: samples per prompt; the prompt is prefilled once.
+            max_new_tokens: greatest response length, the stop token included.
+            temperature: divides the logits; 0: greedy, with log-probabilities at temperature 1.
+            top_p: see :class:`SamplingParams`; likewise ``top_k`` and ``min_p``.
+            top_k: 0: off.
+            min_p: 0: off.
+            seed: seed of the run.
+            step: RL step, so that steps draw different numbers.
+            prompt_keys: whole number per prompt, all different, that stands for the prompt in the random numbers; None:
+                its index. Give row keys, so that results do not depend on the order or sharding of prompts.
+            eos_token_ids: all token ids that end a response.
+            adapter: whether the LoRA adapter takes part.
+            record: some of ``topk``, ``hidden``, ``page_sets``.
+            progress: called with (ended sequences, all sequences, tokens so far), at most four times a second.
+
+        Returns:
+            ``len(prompts) * n`` completions ordered by (prompt, sample).
+
+        Raises:
+            ValueError, KeyError: see `sparrow.rollout.request`; nothing has run then.
+            FloatingPointError: the model gave NaN; the message names the sample.
+        """
+        keys = range(len(prompts)) if prompt_keys is None else prompt_keys
+        sampling = SamplingParams(temperature, top_k, top_p, min_p)
+        stops, records = frozenset(eos_token_ids), frozenset((record,) if isinstance(record, str) else record)
+        request = Request(prompts, keys, n, max_new_tokens, sampling, seed, step, stops, adapter, records)
+        self.refresh()
+        check_request(request, self._limits())
+        with torch.autocast(self._weights.embed_VE.device.type, enabled=False):
+            pool = self._pool_for(request)
+            rollout = Rollout(
+                request,
+                Decoder(self._weights, self.score, adapter=adapter, max_tokens=request.max_tokens),
+                pool,
+                self._table,
+                max_batch=self.max_batch,
+                topk=self.topk,
+                reserve=self.reserve,
+                prefill_tokens=self.prefill_tokens,
+                progress=progress,
+            )
+            try:
+                completions, self.last_stats = rollout.run()
+            finally:
+                if not pool.is_idle:  # the call was interrupted, and its sequences still hold pages
+                    self._pool = None
+        return completions
+
+    def _read_weights(self) -> DecoderWeights:
+        return decoder_weights(self.model, self.dtype, self.head_dtype, self._copies)
+
+    def _limits(self) -> Limits:
+        page_size = self.schedule.page_size
+        return Limits(
+            vocab=self._weights.embed_VE.shape[0],
+            context=self._weights.max_positions,
+            page_size=page_size,
+            pool_pages=None if self.max_cached_tokens is None else self.max_cached_tokens // page_size,
+            topk=self.topk,
+            has_adapter=self._weights.has_adapter,
+        )
+
+    def _pool_for(self, request: Request) -> PagePool:
+        """The cache, kept between calls unless it is too small."""
+        weights, schedule = self._weights, self.schedule
+        limit = self._limits().pool_pages
+        if limit is None:
+            most = max((pages_needed(len(ids), request, schedule.page_size) for ids in request.prompts), default=1)
+            limit = most * min(self.max_batch, request.sequences) + 1
+        if self._pool is None or self._pool.num_pages < limit:
+            self._pool = None  # free the old one first
+            layers = len(weights.layers)
+            self._pool = PagePool(
+                limit,
+                layers=layers,
+                sparse_layers=[i for i in range(layers) if i not in schedule.dense_layers],
+                kv_heads=weights.kv_heads,
+                page_size=schedule.page_size,
+                head_dim=weights.head_dim,
+                width=self.score.width,
+                dtype=weights.embed_VE.dtype,
+                device=weights.embed_VE.device,
+            )
+        return self._pool
