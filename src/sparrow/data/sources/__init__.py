@@ -1,0 +1,1 @@
+"""Prompt sources: each makes or reads rows in the field's prompt schema."""

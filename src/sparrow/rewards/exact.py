@@ -1,0 +1,46 @@
+"""The answer must be the gold text, character for character."""
+
+from dataclasses import dataclass
+
+from sparrow.rewards.base import Reward, RewardRow
+from sparrow.rewards.extract import GOLD_FORMS, FinderName, find_answer
+from sparrow.rewards.outcome import Outcome, judged
+
+
+@dataclass(frozen=True)
+class Exact(Reward):
+    """1 if the found answer equals the gold text, or one of them if the ground truth is a list.
+
+    Attributes:
+        finder: how the answer is found, a name of `sparrow.rewards.extract.FINDERS`.
+        ignore_case: compare without case.
+    """
+
+    finder: FinderName = "tag"
+    ignore_case: bool = False
+
+    def __call__(self, completion: str, row: RewardRow, finish_reason: str) -> Outcome:
+        """Compares after stripping outer white space."""
+        answer = find_answer(completion, self.finder)
+        if answer is None:
+            return Outcome(0.0, "unparsable")
+        return judged(self._fold(answer) in [self._fold(gold) for gold in gold_texts(row)])
+
+    def gold_completion(self, row: RewardRow) -> str | None:
+        """The first gold text in the form the finder looks for."""
+        return GOLD_FORMS[self.finder].format(gold_texts(row)[0])
+
+    def _fold(self, text: str) -> str:
+        return text.strip().casefold() if self.ignore_case else text.strip()
+
+
+def gold_texts(row: RewardRow) -> list[str]:
+    """The accepted answers of a row as texts: its ground truth, or the items of it if it is a list.
+
+    Raises:
+        ValueError: if the ground truth is neither text nor number nor a list of them.
+    """
+    golds = row.ground_truth if isinstance(row.ground_truth, list) else [row.ground_truth]
+    if not golds or not all(isinstance(gold, str | int | float) for gold in golds):
+        raise ValueError(f"{row}: ground_truth {row.ground_truth!r} is not allowed; allowed: text, number or a list")
+    return [str(gold) for gold in golds]

@@ -1,0 +1,42 @@
+"""Badly behaved rewards for the pool's tests, importable in a worker process."""
+
+import os
+import subprocess
+import sys
+import time
+
+from sparrow.rewards.outcome import Outcome
+
+
+def behave(completion, row):
+    """Does what the completion says; otherwise scores its number."""
+    match completion.split():
+        case ["hang"]:
+            while True:
+                time.sleep(3600)
+        case ["spin"]:
+            return float(len(str(9 ** (9**9))))  # one call that never gives the interpreter back
+        case ["crash"]:
+            os._exit(3)
+        case ["raise"]:
+            raise RuntimeError("as told")
+        case ["exit"]:
+            sys.exit(4)
+        case ["hog"]:
+            return float(len(bytearray(8 << 30)))
+        case ["child"]:
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+            time.sleep(3600)
+        case ["print"]:
+            print("noise on stdout")
+            return 1.0
+        case ["pid"]:
+            return Outcome(float(os.getpid()), "correct")
+        case ["sleep", seconds]:
+            time.sleep(float(seconds))
+            return 1.0
+        case ["bad"]:
+            return Outcome(float("nan"), "correct")
+        case _:
+            return Outcome(float(completion), "correct")
+    return 0.0
