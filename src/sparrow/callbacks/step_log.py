@@ -1,0 +1,44 @@
+"""One row per RL step, the same for every logger: what the parts of a step left in ``step_metrics``."""
+
+import time
+from typing import Any
+
+import lightning
+
+from sparrow.modules import DensePolicy
+
+SHOWN = {"reward": "critic/score/mean", "p5": "tail/alpha/p05", "tok/s": "perf/rollout_tokens_per_s"}
+"""Name in the progress bar, and the key shown under it."""
+
+
+class StepLog(lightning.Callback):
+    """Comes last in the list of callbacks and writes the step's row, so that it holds what every other one measured."""
+
+    def __init__(self) -> None:
+        self.history: list[dict[str, float]] = []
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Write the row and show its main numbers in the progress bar."""
+        assert isinstance(pl_module, DensePolicy)
+        metrics = pl_module.step_metrics
+        elapsed = time.perf_counter() - pl_module.step_started
+        metrics["timing_s/step"] = elapsed
+        metrics["timing_s/update_actor"] = elapsed - metrics["timing_s/gen"] - metrics["timing_s/reward"]
+        metrics["perf/throughput"] = int(batch["experience"].length_B.sum()) / elapsed
+        metrics["training/global_step"] = trainer.global_step
+        self.history.append(dict(metrics))
+        for logger in trainer.loggers:
+            logger.log_metrics(metrics, step=trainer.global_step)
+        for name, key in SHOWN.items():
+            if key in metrics:
+                pl_module.log(name, metrics[key], prog_bar=True, logger=False, batch_size=1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"history": self.history}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self.history = state_dict["history"]

@@ -1,0 +1,117 @@
+"""Measures the tail of each step's rollout, per length bin, for every estimator the step can give."""
+
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor
+
+from sparrow.metrics import PooledTail, TailAcceptance
+from sparrow.metrics.functional import disagreements
+from sparrow.modules import DensePolicy, Experience, Scores
+from sparrow.schedule import BudgetSchedule
+
+ESTIMATES = {
+    "alpha": "alpha_BT",
+    "alpha_top20": "alpha_top20_BT",
+    "alpha_low": "alpha_low_BT",
+    "alpha_high": "alpha_high_BT",
+}
+"""Logged name of an estimator to its field in the scores; a tau is only comparable within one of them."""
+
+
+class Tail(lightning.Callback):
+    """Streams alpha into histograms per length bin and pools the last steps.
+
+    Args:
+        schedule: gives page size, bins, tau and estimator.
+        bin_tokens: width of a length bin; null takes the schedule's, so that metric and schedule bins agree.
+        num_bins: number of bins; null takes the schedule's.
+        filled: tokens from which a bin is judged.
+        window: steps that are pooled.
+    """
+
+    def __init__(
+        self,
+        schedule: BudgetSchedule,
+        bin_tokens: int | None = None,
+        num_bins: int | None = None,
+        filled: int = 1000,
+        window: int = 10,
+    ) -> None:
+        self.schedule = schedule
+        self.bin_tokens = bin_tokens or schedule.bin_tokens
+        self.num_bins = num_bins or schedule.num_bins
+        self.filled = filled
+        self.window = window
+        self.pooled: dict[str, PooledTail] = {}
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Take in the alphas that the module has just measured."""
+        assert isinstance(pl_module, DensePolicy)
+        assert pl_module.scores is not None
+        experience: Experience = batch["experience"]
+        for name, field in ESTIMATES.items():
+            alpha_BT = getattr(pl_module.scores, field)
+            if alpha_BT is not None:
+                pl_module.step_metrics |= self._measure(name, alpha_BT, experience)
+        pl_module.step_metrics |= self._gap(pl_module.scores, experience)
+
+    def filled_bins(self, name: str = "alpha") -> list[tuple[int, int, float, int]]:
+        """Bins that are filled over the window, as (first token, end, p5, tokens)."""
+        pooled = self.pooled.get(name)
+        if pooled is None:
+            return []
+        rows = zip(pooled.quantile_bins().tolist(), pooled.count_bins().tolist(), strict=True)
+        bins = [(i * self.bin_tokens, (i + 1) * self.bin_tokens, p5, count) for i, (p5, count) in enumerate(rows)]
+        return [row for row in bins if row[3] >= self.filled]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {name: pooled.state_dict() for name, pooled in self.pooled.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        for name, state in state_dict.items():
+            self.pooled[name] = PooledTail(self.window)
+            self.pooled[name].load_state_dict(state)
+
+    def _measure(self, name: str, alpha_BT: Tensor, experience: Experience) -> dict[str, float]:
+        tail = TailAcceptance(bin_tokens=self.bin_tokens, num_bins=self.num_bins)
+        page = self.schedule.page_size
+        rounded_BT = (experience.position_BT + page - 1) // page * page
+        tail.update(alpha_BT.cpu(), rounded_BT.cpu(), experience.decoded_BT.cpu())
+        pooled = self.pooled.setdefault(name, PooledTail(self.window))
+        pooled.append(tail)
+        values = tail.compute()
+        metrics = {f"tail/{name}/{key}": float(values[key]) for key in ("mean", "p01", "p05", "p10", "min")}
+        for i, (p5, count) in enumerate(zip(values["p05_bins"].tolist(), values["count_bins"].tolist(), strict=True)):
+            if count:
+                metrics[f"tail/{name}_p05/bin_{i * self.bin_tokens}_{(i + 1) * self.bin_tokens}"] = p5
+        if self.schedule.tau is not None and name == _logged_name(self.schedule.estimator):
+            metrics["tail/fraction_below"] = float(tail.fraction_below(self.schedule.tau))
+            metrics["tail/margin"] = float(values["p05"]) - self.schedule.tau
+        if name == "alpha":
+            metrics["tail/disagreements"] = float(disagreements(alpha_BT, experience.decoded_BT).mean())
+        return metrics
+
+    def _gap(self, scores: Scores, experience: Experience) -> dict[str, float]:
+        """The gap of sampled tokens between actor and policy: what a correction weight is made of."""
+        mask_BT = experience.mask_BT
+        dense_X, sparse_X = scores.logprobs_BT[mask_BT].double(), experience.sparse_logprobs_BT[mask_BT].double()
+        probs_X = (dense_X.exp() - sparse_X.exp()).abs()
+        weight_X = (dense_X - sparse_X).exp()
+        return {
+            "training/rollout_probs_diff_mean": float(probs_X.mean()),
+            "training/rollout_probs_diff_max": float(probs_X.max()),
+            "training/rollout_probs_diff_std": float(probs_X.std()) if len(probs_X) > 1 else 0.0,
+            "rollout_corr/weight_error_max": float((weight_X - 1).abs().max()),
+            "rollout_corr/weight_p99": float(torch.quantile(weight_X[: 2**24], 0.99)),
+            "rollout_corr/weight_p01": float(torch.quantile(weight_X[: 2**24], 0.01)),
+        }
+
+
+def _logged_name(estimator: str | None) -> str:
+    return {"exact": "alpha", "top20": "alpha_top20", "bounds": "alpha_low", None: "alpha"}[estimator]

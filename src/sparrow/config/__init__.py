@@ -1,0 +1,8 @@
+"""What a composed configuration must satisfy before anything is built, and the frame every command runs in."""
+
+from sparrow.config.build import build
+from sparrow.config.check import ConfigError, check_config, check_overrides
+from sparrow.config.command import run_command
+from sparrow.config.schedules import build_schedule
+
+__all__ = ["ConfigError", "build", "build_schedule", "check_config", "check_overrides", "run_command"]

@@ -1,0 +1,27 @@
+"""Building an object from its configuration node."""
+
+from typing import Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from sparrow.config.check import ConfigError
+
+
+def build(node: DictConfig, **arguments: Any) -> Any:
+    """Instantiate ``node`` with further arguments that only code can give.
+
+    Containers reach the target as plain lists and dicts, and objects built within them as they are.
+
+    Raises:
+        ConfigError: the target refused its arguments; the message is the target's own and names the node.
+    """
+    try:
+        if not arguments:
+            return instantiate(node, _convert_="all")
+        # Hydra would turn a dataclass among the arguments into a plain dict, so they never pass through it.
+        return instantiate(node, _convert_="all", _partial_=True)(**arguments)
+    except InstantiationException as error:
+        cause = error.__cause__ or error
+        raise ConfigError(f"{node['_target_']}: {cause}") from error

@@ -1,0 +1,54 @@
+"""The frame of every command: Hydra composes, the configuration is checked, mistakes of the user end in one line."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from sparrow.config.check import ConfigError, check_config, check_overrides
+from sparrow.config_dir import config_dir
+
+USER_ERRORS = (ConfigError, ValueError, KeyError, FileNotFoundError, PermissionError)
+"""What a wrong key, value, file or sample raises: shown as one line unless SPARROW_TRACEBACK is set."""
+
+
+def run_command(name: str, command: Callable[[DictConfig, Path], None]) -> None:
+    """Run a command under Hydra.
+
+    Args:
+        name: the primary configuration, without its ending; also the command's name.
+        command: takes the composed configuration and the run folder.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    folder = config_dir()
+    try:
+        if not any(argument in ("--help", "-h", "--hydra-help") for argument in sys.argv):
+            check_overrides(folder, name, [argument for argument in sys.argv[1:] if not argument.startswith("-")])
+    except ConfigError as error:
+        sys.exit(f"sparrow-{name}: {error}")
+
+    @hydra.main(version_base="1.3", config_path=str(folder), config_name=name)
+    def wrapped(cfg: DictConfig) -> None:
+        _guarded(name, command, cfg)
+
+    wrapped()
+
+
+def _guarded(name: str, command: Callable[[DictConfig, Path], None], cfg: DictConfig) -> None:
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    OmegaConf.update(cfg, "paths.run_dir", str(run_dir))  # a relaunched rank is handed the folder, not the time
+    try:
+        check_config(cfg)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+        command(cfg, run_dir)
+    except USER_ERRORS as error:
+        if os.environ.get("SPARROW_TRACEBACK"):
+            raise
+        text = error.args[0] if isinstance(error, KeyError) and error.args else error
+        sys.exit(f"sparrow-{name}: {text}")
+    print(run_dir)

@@ -1,0 +1,20 @@
+"""The LightningModules, and the parts they are made of: experience, passes, scores, recipe."""
+
+from sparrow.modules.dense_policy import DensePolicy
+from sparrow.modules.experience import Experience, collect
+from sparrow.modules.non_finite import NonFiniteUpdate
+from sparrow.modules.recipe import Recipe
+from sparrow.modules.scoring import Scores, score
+from sparrow.modules.settings import RolloutSettings, UpdateSettings
+
+__all__ = [
+    "DensePolicy",
+    "Experience",
+    "NonFiniteUpdate",
+    "Recipe",
+    "RolloutSettings",
+    "Scores",
+    "UpdateSettings",
+    "collect",
+    "score",
+]

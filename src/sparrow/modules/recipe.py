@@ -1,0 +1,128 @@
+"""The replaceable parts of a step put together: advantage, correction, loss, aggregation."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sparrow.algorithms import GroupedRewards, Metrics, PolicyInputs, TokenLoss
+from sparrow.algorithms.aggregation import Counts, count
+from sparrow.algorithms.corrections import Rule
+from sparrow.algorithms.objective import Denominator, Penalty, counted, policy_objective
+from sparrow.modules.experience import Experience
+from sparrow.modules.gradients import global_sum
+from sparrow.modules.scoring import Scores
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What must be known of the whole batch, over all ranks, before it is split.
+
+    Attributes:
+        counts: denominators.
+        denominator: which tokens they count.
+        totals: batch sums of a correction that compares a token with the whole batch, or None.
+    """
+
+    counts: Counts
+    denominator: Denominator = "all"
+    totals: Tensor | None = None
+
+    def rows(self, index: list[int]) -> "Plan":
+        """The same for the rows of a micro-batch."""
+        return replace(self, counts=self.counts.rows(torch.tensor(index)))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One algorithm.
+
+    Attributes:
+        advantage: grouped rewards to one advantage per sample.
+        correction: weight and mask of each token for the gap between actor and policy.
+        loss: loss of each token.
+        aggregation: from token losses to one number.
+    """
+
+    advantage: Callable[[GroupedRewards], Tensor]
+    correction: Rule
+    loss: Callable[[PolicyInputs], TokenLoss]
+    aggregation: Callable[[Tensor, Tensor, Tensor, Counts], Tensor]
+
+    @property
+    def whole_batch(self) -> bool:
+        """Whether old log-probs of the whole batch are needed before the first backward."""
+        return self.correction.needs_totals
+
+    def plan(self, experience: Experience, old: Scores | None, denominator: Denominator) -> Plan:
+        """Denominators and batch sums of a rollout, over all ranks.
+
+        Args:
+            experience: this rank's rollout.
+            old: scores of all of it, or None where one pass does everything.
+            denominator: which tokens a mean divides by.
+
+        Raises:
+            ValueError: a part needs the scores of the whole rollout and ``old`` is None.
+        """
+        mask_BT = experience.mask_BT
+        if old is None:
+            if self.correction.needs_totals or denominator == "kept":
+                raise ValueError("the correction of the whole batch needs its scores first: old is None")
+            return Plan(_global(count(mask_BT, experience.group_B), mask_BT.device))
+        inputs = _inputs(experience, old, old)
+        totals = None
+        if self.correction.needs_totals:
+            sums = self.correction.statistics(inputs)
+            totals = torch.tensor([global_sum(value, sums.device) for value in sums], dtype=sums.dtype)
+        keep_BT = self.correction(inputs, totals).keep_BT
+        counted_BT = counted(mask_BT, keep_BT, denominator)
+        return Plan(_global(count(counted_BT, experience.group_B), mask_BT.device), denominator, totals)
+
+    def loss_of(
+        self, experience: Experience, scores: Scores, sampled: Scores, plan: Plan, entropy_bonus: float
+    ) -> tuple[Tensor, Metrics]:
+        """The micro-batch's share of the loss, and its metrics.
+
+        Args:
+            experience: the micro-batch.
+            scores: under the current weights, with gradient.
+            sampled: under the weights that sampled, without.
+            plan: of the whole batch, rows of this micro-batch.
+            entropy_bonus: factor of the mean entropy.
+        """
+        objective = policy_objective(
+            _inputs(experience, scores, sampled),
+            loss=self.loss,
+            correction=self.correction,
+            aggregate=self.aggregation,
+            counts=plan.counts,
+            denominator=plan.denominator,
+            penalties=[Penalty("entropy", -entropy_bonus, scores.entropy_BT)],
+            totals=plan.totals,
+        )
+        return objective.loss, objective.metrics
+
+
+def _global(counts: Counts, device: torch.device) -> Counts:
+    return replace(
+        counts,
+        tokens=global_sum(counts.tokens, device),
+        sequences=global_sum(counts.sequences, device),
+        prompts=global_sum(counts.prompts, device),
+    )
+
+
+def _inputs(experience: Experience, scores: Scores, sampled: Scores) -> PolicyInputs:
+    mask_BT = experience.mask_BT
+    return PolicyInputs(
+        dense_logprobs_BT=scores.logprobs_BT,
+        old_logprobs_BT=sampled.logprobs_BT,
+        sparse_logprobs_BT=experience.sparse_logprobs_BT,
+        advantages_BT=experience.advantages_B[:, None].expand(mask_BT.shape),
+        mask_BT=mask_BT,
+        alpha_BT=sampled.alpha_BT,
+        entropy_BT=scores.entropy_BT,
+        group_B=experience.group_B,
+    )

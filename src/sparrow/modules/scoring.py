@@ -1,0 +1,100 @@
+"""Numbers per response token from one chunked pass: log-prob, entropy and agreement with the sparse actor."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor, nn
+
+from sparrow.kernels import token_statistics
+from sparrow.modules.experience import Experience
+from sparrow.modules.passes import head_weight, hidden_states, predicting
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Per-token numbers of the dense policy, [B, T] at the index of the predicted token, 0 outside the response.
+
+    Attributes:
+        logprobs_BT: log-prob of the sampled token at the run's temperature.
+        entropy_BT: entropy of the distribution it was scored under, nats.
+        alpha_BT: exact agreement with the actor, or None where the actor's states were not recorded.
+        alpha_top20_BT: the study's estimate of it from the top 20 of each side, or None.
+        alpha_low_BT: lower bound from the actor's recorded top-k, or None.
+        alpha_high_BT: upper bound, or None.
+    """
+
+    logprobs_BT: Tensor
+    entropy_BT: Tensor
+    alpha_BT: Tensor | None = None
+    alpha_top20_BT: Tensor | None = None
+    alpha_low_BT: Tensor | None = None
+    alpha_high_BT: Tensor | None = None
+
+    def select(self, rows: Sequence[int], width: int) -> "Scores":
+        """The given sequences, cut to ``width`` positions."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        index = list(rows)
+        return Scores(**{name: None if value is None else value[index, :width] for name, value in values.items()})
+
+    def detach(self) -> "Scores":
+        """The same numbers without gradient."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Scores(**{name: None if value is None else value.detach() for name, value in values.items()})
+
+
+def score(model: nn.Module, experience: Experience, temperature: float, *, agreement: bool = True) -> Scores:
+    """Score the response tokens of a micro-batch under the pass that is active.
+
+    Args:
+        model: the policy.
+        experience: sequences of the micro-batch.
+        temperature: of the distribution, the one the actor sampled at.
+        agreement: also measure alpha from whatever the actor recorded.
+
+    Returns:
+        Scores; log-probs and entropy carry gradient if it is enabled.
+    """
+    mask_BT = experience.mask_BT
+    hidden_XE = predicting(hidden_states(model, experience.tokens_BT), mask_BT)
+    recorded = _recorded(experience, hidden_XE) if agreement else {}
+    statistics = token_statistics(
+        hidden_XE, head_weight(model), experience.tokens_BT[mask_BT], temperature=temperature, **recorded
+    )
+    names = {"logprobs": "logprobs_X", "entropy": "entropy_X", "alpha": "alpha_X", "alpha_top20": "alpha_top20_X"}
+    names |= {"alpha_low": "alpha_low_X", "alpha_high": "alpha_high_X"}
+    values = {f"{name}_BT": _scatter(getattr(statistics, field), mask_BT) for name, field in names.items()}
+    return Scores(**values)  # type: ignore[arg-type]  # log-probs and entropy are never None
+
+
+def merge(parts: Sequence[tuple[Sequence[int], Scores]], shape: Sequence[int]) -> Scores:
+    """Scores of micro-batches, given with the rows they belong to, as those of the whole batch."""
+    merged: dict[str, Tensor | None] = {}
+    for field in fields(Scores):
+        pieces = [(rows, getattr(scores, field.name)) for rows, scores in parts]
+        if any(piece is None for _, piece in pieces):
+            merged[field.name] = None
+            continue
+        whole_BT = pieces[0][1].new_zeros(tuple(shape))
+        for rows, piece_BT in pieces:
+            whole_BT[list(rows), : piece_BT.shape[1]] = piece_BT.detach()
+        merged[field.name] = whole_BT
+    return Scores(**merged)  # type: ignore[arg-type]
+
+
+def _recorded(experience: Experience, like: Tensor) -> dict[str, Tensor]:
+    if experience.sparse_hidden is not None:
+        return {"other_hidden_XE": torch.cat(experience.sparse_hidden).to(like)}
+    if experience.sparse_topk is not None:
+        ids, logprobs = zip(*experience.sparse_topk, strict=True)
+        return {
+            "candidate_ids_XC": torch.cat(ids).to(like.device),
+            "candidate_logprobs_XC": torch.cat(logprobs).to(like.device),
+        }
+    return {}
+
+
+def _scatter(values_X: Tensor | None, mask_BT: Tensor) -> Tensor | None:
+    if values_X is None:
+        return None
+    return values_X.new_zeros(mask_BT.shape).masked_scatter(mask_BT, values_X)

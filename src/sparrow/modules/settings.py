@@ -1,0 +1,111 @@
+"""The numbers of one RL step: how trajectories are sampled and how the policy is updated from them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Alpha = Literal["exact", "bounds", "off"]
+
+
+@dataclass(frozen=True)
+class RolloutSettings:
+    """How the actor samples during training.
+
+    Attributes:
+        samples: completions per prompt (the group size).
+        max_new_tokens: longest completion; longer ones are truncated.
+        temperature: the one temperature of sampling, log-probs, entropy, divergences and alpha.
+        top_p: must be 1 in training: the trainer's distribution has the full support.
+        top_k: must be 0 in training, for the same reason.
+        min_p: must be 0 in training, for the same reason.
+        max_batch: sequences decoded at a time.
+        max_cached_tokens: tokens the page pool holds; null sizes it for a full batch.
+        page_score: how pages are ranked, a name of the page-score registry.
+        alpha: how the agreement with the dense policy is measured: ``exact`` from the actor's recorded hidden states,
+            ``bounds`` from its recorded top-k, or ``off``.
+        top_k_recorded: candidates recorded per token for ``alpha=bounds``.
+
+    Raises:
+        ValueError: a value is out of range; the message names the key.
+    """
+
+    samples: int = 8
+    max_new_tokens: int = 1024
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    max_batch: int = 64
+    max_cached_tokens: int | None = None
+    page_score: str = "mean"
+    alpha: Alpha = "exact"
+    top_k_recorded: int = 20
+
+    def __post_init__(self) -> None:
+        for key in ("samples", "max_new_tokens", "max_batch", "top_k_recorded"):
+            _at_least_one(f"rollout.{key}", getattr(self, key))
+        if not self.temperature > 0:
+            raise ValueError(f"rollout.temperature={self.temperature}: must be above 0 in training")
+        for key, neutral in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)):
+            if getattr(self, key) != neutral:
+                raise ValueError(
+                    f"rollout.{key}={getattr(self, key)}: training allows only {neutral}, since a truncated sampler "
+                    "and a full trainer are different distributions (evaluation may set it)"
+                )
+        if self.alpha not in ("exact", "bounds", "off"):
+            raise ValueError(f"rollout.alpha={self.alpha!r}: must be exact, bounds or off")
+
+    @property
+    def record(self) -> tuple[str, ...]:
+        """What the engine must record for ``alpha``."""
+        return {"exact": ("hidden",), "bounds": ("topk",), "off": ()}[self.alpha]
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """How one rollout becomes optimizer steps.
+
+    Attributes:
+        minibatches: optimizer steps per pass over a rollout.
+        epochs: passes over a rollout. With one mini-batch and one epoch the old log-probs are the current ones,
+            detached, and the clip is inactive.
+        micro_batch_tokens: padded tokens of one forward and backward; only memory depends on it.
+        max_grad_norm: gradients are scaled down to this norm; null leaves them.
+        denominator: what a mean over tokens divides by: ``all`` response tokens, or those a correction ``kept``.
+        entropy_bonus: added to the objective as this times the mean entropy.
+        warmup_steps: RL steps over which the learning rate rises linearly from 0.
+        on_non_finite: ``stop`` ends the run with the batch saved, ``skip`` drops the step; weights stay untouched.
+
+    Raises:
+        ValueError: a value is out of range; the message names the key.
+    """
+
+    minibatches: int = 1
+    epochs: int = 1
+    micro_batch_tokens: int = 16384
+    max_grad_norm: float | None = 1.0
+    denominator: Literal["all", "kept"] = "all"
+    entropy_bonus: float = 0.0
+    warmup_steps: int = 0
+    on_non_finite: Literal["stop", "skip"] = "stop"
+
+    def __post_init__(self) -> None:
+        for key in ("minibatches", "epochs", "micro_batch_tokens"):
+            _at_least_one(f"update.{key}", getattr(self, key))
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise ValueError(f"update.max_grad_norm={self.max_grad_norm}: must be above 0, or null")
+        if self.warmup_steps < 0:
+            raise ValueError(f"update.warmup_steps={self.warmup_steps}: must be 0 or more")
+        if self.denominator not in ("all", "kept"):
+            raise ValueError(f"update.denominator={self.denominator!r}: must be all or kept")
+        if self.on_non_finite not in ("stop", "skip"):
+            raise ValueError(f"update.on_non_finite={self.on_non_finite!r}: must be stop or skip")
+
+    @property
+    def single(self) -> bool:
+        """Whether a rollout makes exactly one optimizer step, so that old and current log-probs coincide."""
+        return self.minibatches * self.epochs == 1
+
+
+def _at_least_one(key: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{key}={value}: must be 1 or more")

@@ -1,0 +1,85 @@
+"""``sparrow-train``: one reinforcement-learning run, as a list of what it is made of."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from omegaconf import DictConfig
+
+from sparrow.callbacks import HeldOut, Rollout, StepLog, Summary, Tail
+from sparrow.config import build, build_schedule, run_command
+from sparrow.data import PromptDataModule
+from sparrow.models.loading import eos_token_ids, export_policy, load_policy
+from sparrow.modules import DensePolicy, Recipe
+from sparrow.rewards import Scorer, check_routes
+from sparrow.schedule import BudgetSchedule
+
+
+def train(cfg: DictConfig, run_dir: Path) -> None:
+    """Run what ``cfg`` describes and leave the results in ``run_dir``."""
+    started = time.perf_counter()
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)
+    lightning.seed_everything(cfg.seed, workers=True, verbose=False)
+    schedule = build_schedule(cfg.schedule)
+    model, tokenizer = load_policy(cfg.model.name_or_path)
+    data: PromptDataModule = build(cfg.data, tokenizer=tokenizer)
+    scorer: Scorer = build(cfg.reward)
+    data.setup("fit")
+    check_routes([prompt.row for prompt in data.train_prompts], scorer)
+    module = build_module(cfg, model, schedule)
+    callbacks = build_callbacks(cfg, run_dir, schedule, tokenizer, scorer, eos_token_ids(model, tokenizer), started)
+    trainer: lightning.Trainer = build(
+        cfg.trainer, callbacks=callbacks, logger=[build(node) for node in cfg.logger.values()]
+    )
+    with scorer:
+        trainer.fit(module, datamodule=data, ckpt_path=cfg.resume)
+    if trainer.is_global_zero:
+        export_policy(module.model, tokenizer, run_dir / "export" / "base")
+
+
+def build_module(cfg: DictConfig, model: torch.nn.Module, schedule: BudgetSchedule) -> DensePolicy:
+    """The policy with its algorithm."""
+    return DensePolicy(
+        model,
+        schedule,
+        recipe=Recipe(
+            advantage=build(cfg.advantage),
+            correction=build(cfg.correction),
+            loss=build(cfg.loss),
+            aggregation=build(cfg.aggregation),
+        ),
+        optimizer=build(cfg.optimizer),
+        rollout=build(cfg.rollout),
+        update=build(cfg["update"]),  # cfg.update is a method
+    )
+
+
+def build_callbacks(
+    cfg: DictConfig,
+    run_dir: Path,
+    schedule: BudgetSchedule,
+    tokenizer: Any,
+    scorer: Scorer,
+    eos: tuple[int, ...],
+    started: float,
+) -> list[lightning.Callback]:
+    """Callbacks in the order they act within a step: sample first, write the row last."""
+    rollout = Rollout(tokenizer, scorer, cfg.seed, eos)
+    tail: Tail = build(cfg.tail, schedule=schedule)
+    log = StepLog()
+    held_out = HeldOut(tokenizer, Scorer(), eos) if cfg.held_out else None
+    summary = Summary(run_dir, rollout, tail, log, held_out, started)
+    extra = [build(node) for node in (cfg.callbacks or {}).values()]
+    return [rollout, tail, *([held_out] if held_out else []), *extra, log, summary]
+
+
+def main() -> None:
+    """Entry point of ``sparrow-train`` and ``python -m sparrow.train``."""
+    run_command("train", train)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""Settings all tests share: no network, no display, reproducible property tests, GPU tests only where there is one."""
+
+import os
+
+os.environ.update(HF_HUB_OFFLINE="1", WANDB_MODE="offline", MPLBACKEND="Agg", TOKENIZERS_PARALLELISM="false")
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("reproducible", derandomize=True, deadline=None, database=None)
+settings.load_profile("reproducible")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a CUDA device where there is none."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
