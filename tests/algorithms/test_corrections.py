@@ -135,6 +135,13 @@ def test_chain_reports_each_part():
     assert metrics["rollout_corr/rollout_rs_masked_fraction"].value == pytest.approx(3 / 5)
 
 
+def test_opsm_spares_tokens_without_advantage_and_reads_the_current_policy():
+    still = torch.zeros(3, 4, dtype=torch.float64)
+    assert OPSM(delta=0.1)(inputs(advantages_BT=still)).keep_BT.equal(MASK)
+    near = OPSM(delta=0.1)(inputs(dense_logprobs_BT=SPARSE, advantages_BT=still - 1))
+    assert near.keep_BT.equal(MASK)
+
+
 def test_bypass_puts_sparse_in_the_place_of_old():
     torch.testing.assert_close(Bypass()(inputs()).old_logprobs_BT, SPARSE, equal_nan=True)
     assert Chain([Bypass(), TokenMask()])(inputs()).old_logprobs_BT is not None

@@ -41,7 +41,10 @@ def test_good_overrides_pass() -> None:
         ("optimizer.lr=abc", "optimizer.lr='abc': must be"),
         ("rollout.samples=2.5", "rollout.samples=2.5: must be int, not float"),
         ("rollout.samples=true", "rollout.samples=True: must be int, not bool"),
-        ("+rollout.sample=2", "unknown key 'rollout.sample' for sparrow.modules.RolloutSettings: did you mean 'samples'?"),
+        (
+            "+rollout.sample=2",
+            "unknown key 'rollout.sample' for sparrow.modules.RolloutSettings: did you mean 'samples'?",
+        ),
         ("loss._target_=sparrow.algorithms.losses.nothing", "loss._target_='sparrow.algorithms.losses.nothing' cannot"),
         ("seed=???", "mandatory value missing: seed"),
     ],
@@ -76,11 +79,9 @@ def test_model_without_default_lists_the_options() -> None:
 def test_named_schedule_takes_overrides() -> None:
     node = OmegaConf.create({"name": "qwen3-1.7b-0.86", "dense_layers": [0]})
     assert build_schedule(node) == BudgetSchedule(
-        **{
-            **{"pages": build_schedule(OmegaConf.create({"name": "qwen3-1.7b-0.86"})).table},
-            "dense_layers": [0],
-            "tau": 0.86,
-            "estimator": "top20",
-            "provenance": "published, arXiv 2606.08446, model qwen3-1.7b",
-        }
+        pages=build_schedule(OmegaConf.create({"name": "qwen3-1.7b-0.86"})).table,
+        dense_layers=[0],
+        tau=0.86,
+        estimator="top20",
+        provenance="published, arXiv 2606.08446, model qwen3-1.7b",
     )

@@ -15,7 +15,9 @@ def test_minibatches_hold_every_sequence_once(count: int, parts: int) -> None:
     assert sorted(row for part in split for row in part) == list(range(count))
     assert max(map(len, split)) - min(map(len, split)) <= 1
     assert split == minibatches(count, parts, seed=1)
-    assert [sorted(part) for part in split] != [sorted(part) for part in minibatches(count, parts, seed=2)] or parts == count
+    assert [sorted(part) for part in split] != [
+        sorted(part) for part in minibatches(count, parts, seed=2)
+    ] or parts == count
 
 
 def test_more_minibatches_than_sequences_is_refused() -> None:

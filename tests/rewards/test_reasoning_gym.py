@@ -62,14 +62,9 @@ def test_gold_scores_one_and_a_wrong_answer_less(task):
 
 
 def test_a_tasks_own_partial_score_is_kept():
-    row = RewardRow(
-        "reasoning_gym/chain_sum",
-        "12",
-        {"dataset": "chain_sum", "config": dumps({}), "entry": dumps({"question": "", "answer": "12", "metadata": {}})},
-    )
-    assert judge(ReasoningGym(), "<answer>+12.0</answer>", row, "stop").score == 1.0
-    partial = judge(ReasoningGym(), "<answer>13</answer>", row, "stop")
-    assert (partial.score, partial.label) == (0.01, "wrong")
+    (row,) = ReasoningGymSource({"countdown": {}}, count=1, validation_count=1).train_rows()
+    partial = judge(ReasoningGym(), "<answer>1 + 1</answer>", reward_row(row), "stop")
+    assert (partial.score, partial.label) == (0.05, "wrong")  # the package's score of an expression that misses
 
 
 def test_a_row_that_lacks_its_entry():
@@ -85,5 +80,4 @@ def test_an_answer_that_hangs_a_scorer_is_a_time_out():
     with Scorer(workers=1, timeout_s=2.0) as scorer:
         gold = ReasoningGym().gold_completion(reward_row(row))
         samples = [Sample("<answer>9**9**9**9</answer>", row), Sample(gold, row)]
-        assert [outcome.label for outcome in scorer.score(samples)][1] == "correct"
-        assert scorer.counts["correct"] == 1
+        assert [outcome.label for outcome in scorer.score(samples)] == ["timeout", "correct"]

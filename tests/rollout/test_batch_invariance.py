@@ -6,7 +6,7 @@ import torch
 from sparrow.rollout import RolloutEngine
 from sparrow.schedule import BudgetSchedule
 
-ARGUMENTS = {"max_new_tokens": 25, "temperature": 1.0, "seed": 11, "eos_token_ids": [13], "record": ("hidden",)}
+ARGUMENTS = {"max_new_tokens": 20, "temperature": 1.0, "seed": 11, "eos_token_ids": [13], "record": ("hidden",)}
 
 
 def same(left, right):
@@ -15,17 +15,16 @@ def same(left, right):
     )
 
 
-@pytest.mark.parametrize("budget", [2, None], ids=["sparse", "dense"])
-@pytest.mark.parametrize("family", ["qwen3", "qwen2", "tiny"])
+@pytest.mark.parametrize(("family", "budget"), [("qwen3", 2), ("qwen3", None), ("qwen2", 2), ("tiny", 2)])
 def test_alone_equals_in_a_batch(family, budget, make_model, make_prompts):
-    model, prompts = make_model(family), make_prompts([1, 7, 16, 19, 40, 8, 3, 23, 4])
+    model, prompts = make_model(family), make_prompts([1, 7, 16, 40, 8, 3, 23])
     schedule = BudgetSchedule.dense(page_size=4) if budget is None else BudgetSchedule.constant(budget, page_size=4)
     keys = [100 + i for i in range(len(prompts))]
     together = RolloutEngine(model, schedule, max_batch=64).generate(prompts, n=3, prompt_keys=keys, **ARGUMENTS)
     few = RolloutEngine(model, schedule, max_batch=5).generate(prompts, n=3, prompt_keys=keys, **ARGUMENTS)
     assert all(same(left, right) for left, right in zip(together, few))
     alone = RolloutEngine(model, schedule, max_batch=1)
-    for index in (0, 4, 8):
+    for index in (0, 3, 5):
         single = alone.generate([prompts[index]], n=2, prompt_keys=[keys[index]], **ARGUMENTS)
         assert all(same(left, right) for left, right in zip(single, together[3 * index : 3 * index + 2]))
 
@@ -55,10 +54,10 @@ def test_the_global_random_state_is_neither_used_nor_moved(make_model, make_prom
 
 def test_a_small_pool_gives_the_tokens_of_a_large_one(make_model, make_prompts):
     """200 sequences through a cache that holds about six of them: none is lost, none differs."""
-    model = make_model("qwen3")
+    model = make_model("qwen3", num_hidden_layers=3)
     prompts = make_prompts([1 + 5 * i % 23 for i in range(50)])
     schedule = BudgetSchedule.constant(1, page_size=4)
-    arguments = {"n": 4, "max_new_tokens": 14, "seed": 2, "eos_token_ids": [3, 13]}
+    arguments = {"n": 4, "max_new_tokens": 10, "seed": 2, "eos_token_ids": [3, 13]}
     large = RolloutEngine(model, schedule).generate(prompts, **arguments)
     assert [(c.prompt_index, c.sample_index) for c in large] == [(i, j) for i in range(50) for j in range(4)]
     assert {c.finish_reason for c in large} == {"stop", "length"}

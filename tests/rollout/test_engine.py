@@ -223,3 +223,25 @@ def test_nan_weights_are_reported_with_the_sample(make_model, make_prompts):
         model.model.embed_tokens.weight[20] = math.nan
     with pytest.raises(FloatingPointError, match="prompt 1, sample 0, response token 0"):
         RolloutEngine(model).generate(prompts, max_new_tokens=4, seed=0, eos_token_ids=[])
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen2"])
+def test_bfloat16_rounds_where_transformers_rounds(family, make_model, make_prompts):
+    """The same bf16 parameters and residual, an fp32 head: agreement far above what an autocast forward reaches."""
+    model, prompts = make_model(family, initializer_range=0.1), make_prompts([9, 40])
+    engine = RolloutEngine(model, dtype=torch.bfloat16)
+    completions = engine.generate(prompts, n=4, max_new_tokens=60, seed=0, eos_token_ids=[], record=("hidden",))
+    head_VE = model.lm_head.weight.detach().clone()
+    narrow = make_model(family, initializer_range=0.1).to(torch.bfloat16)
+    alphas = []
+    for completion in completions:
+        prompt = prompts[completion.prompt_index]
+        with torch.no_grad():
+            hidden = narrow.model(torch.tensor([prompt + completion.token_ids])).last_hidden_state[0]
+        ours = torch.softmax(completion.hidden.float() @ head_VE.T, dim=-1)
+        theirs = torch.softmax(hidden[len(prompt) - 1 : -1].float() @ head_VE.T, dim=-1)
+        alphas.append(torch.minimum(ours, theirs).sum(dim=-1))
+        assert completion.hidden.dtype == torch.bfloat16
+        recorded = ours.log().gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+        torch.testing.assert_close(completion.logprobs, recorded, rtol=0, atol=1e-4)
+    assert torch.cat(alphas).quantile(0.05) >= 0.99

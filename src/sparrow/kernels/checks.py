@@ -12,9 +12,14 @@ from torch import Tensor
 def check_shape(name: str, tensor: Tensor, expected: Sequence[int | None]) -> None:
     """Raises ValueError unless `tensor` has the `expected` shape; None stands for any size."""
     shape = tensor.shape
-    if len(shape) != len(expected) or any(want not in (None, got) for got, want in zip(shape, expected)):
-        wanted = ", ".join("any" if want is None else str(want) for want in expected)
-        raise ValueError(f"{name} has shape {tuple(shape)}, expected ({wanted})")
+    if len(shape) == len(expected):
+        for got, want in zip(shape, expected):
+            if got != want and want is not None:
+                break
+        else:
+            return
+    wanted = ", ".join("any" if want is None else str(want) for want in expected)
+    raise ValueError(f"{name} has shape {tuple(shape)}, expected ({wanted})")
 
 
 def check_dtype(name: str, tensor: Tensor, *allowed: torch.dtype) -> None:

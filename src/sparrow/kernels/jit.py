@@ -4,8 +4,10 @@ Numba types itself only in part, and differently from release to release; here i
 function they decorate, so that everything else passes strict type checking.
 """
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numba
@@ -20,8 +22,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _numba: Any = numba
 _cgutils: Any = cgutils
 
-prange: Any = numba.prange
-"""A range whose iterations may run on several threads inside a `compiled_parallel` function."""
+MOST_THREADS = 16
+"""Decoding is bound by memory; more threads than this wait for it, and starting each takes some microseconds."""
 
 # Sums may be reordered into vector lanes and products fused. NaN and infinity keep their meaning: no "nnan", no "ninf".
 # The order is fixed when the code is compiled, so a row gives the same bits in any batch and on any number of threads.
@@ -34,26 +36,29 @@ def compiled(function: F) -> F:
     The machine code is kept on disk: in `__pycache__` next to the source, or in the user's cache folder where the
     package is installed read-only. It follows changes of its own file only: after an edit of this one, delete it.
     """
-    decorated: F = _numba.njit(cache=True, nogil=True, fastmath=FASTMATH, error_model="numpy")(function)
+    decorated: F = _numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True, fastmath=FASTMATH, error_model="numpy")(
+        function
+    )
     return decorated
 
 
-def compiled_parallel(function: F) -> F:
-    """As `compiled`, with `prange` loops on several threads. Keep it thin: this form takes much longer to compile."""
-    decorated: F = _numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy")(function)
-    return decorated
+def run(kernel: Callable[..., Any], items: int, *arguments: Any) -> None:
+    """Calls `kernel(start, stop, *arguments)` so that the ranges cover `items`, on as many threads as torch uses.
+
+    Compiled code runs outside the interpreter lock, so plain threads do: they compile in a fraction of the time of
+    numba's own parallel loops, leave no spinning OpenMP team behind, and one thread costs nothing.
+    """
+    threads = max(1, min(torch.get_num_threads(), items, MOST_THREADS))
+    own, *shares = pairwise(items * i // threads for i in range(threads + 1))
+    others = [_pool().submit(kernel, *share, *arguments) for share in shares]
+    kernel(*own, *arguments)
+    for other in others:
+        other.result()
 
 
-_threads = threading.local()
-
-
-def use_torch_threads() -> None:
-    """Makes the next parallel call use as many threads as torch does, so that one setting governs both."""
-    wanted = torch.get_num_threads()
-    # Telling numba costs 10 us, more than some kernels, so it is told only what is new.
-    if getattr(_threads, "count", None) != wanted:
-        _numba.set_num_threads(min(wanted, _numba.config.NUMBA_NUM_THREADS))
-        _threads.count = wanted
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="sparrow-kernel")
 
 
 def array(tensor: Tensor, dtype: torch.dtype | None = None) -> Any:

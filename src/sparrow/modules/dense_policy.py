@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
@@ -61,7 +62,7 @@ class DensePolicy(lightning.LightningModule):
         self.step_metrics: dict[str, float] = {}
         self.step_started = 0.0
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """One optimizer over the policy's parameters, with a linear warm-up counted in RL steps."""
         optimizer = self.make_optimizer([p for p in self.model.parameters() if p.requires_grad])
         warmup = self.update.warmup_steps
@@ -82,7 +83,7 @@ class DensePolicy(lightning.LightningModule):
         mask_BT = experience.mask_BT
         one_pass = self.update.single and self.update.denominator == "all" and not self.recipe.whole_batch
         old = None if one_pass else self._score_all(experience)
-        plan = self.recipe.plan(experience, old, self.update.denominator)
+        plan = self.recipe.plan(experience, old, self.update.denominator, self.trainer.global_step)
         steps = [
             rows
             for epoch in range(self.update.epochs)
@@ -113,8 +114,11 @@ class DensePolicy(lightning.LightningModule):
         for part in self._micro(experience, rows):
             micro = experience.select(part)
             scores = score(self.model, micro, self.rollout.temperature, agreement=old is None)
-            sampled = scores.detach() if old is None else old.select(part, micro.tokens_BT.shape[1])
-            loss, metrics = self.recipe.loss_of(micro, scores, sampled, plan.rows(part), self.update.entropy_bonus)
+            width = micro.tokens_BT.shape[1]
+            sampled = scores.detach() if old is None else old.select(part, width)
+            loss, metrics = self.recipe.loss_of(
+                micro, scores, sampled, plan.rows(part, width), self.update.entropy_bonus
+            )
             self.manual_backward(loss)
             yield part, scores.detach(), metrics
 

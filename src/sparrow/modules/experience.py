@@ -62,8 +62,9 @@ class Experience:
 
     def to(self, device: torch.device) -> "Experience":
         """The same on another device; what the actor recorded stays where it is until it is scored."""
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{name: v.to(device) for name, v in moved.items() if isinstance(v, Tensor)})
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {name: value.to(device) for name, value in held.items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
 
     def select(self, rows: Sequence[int]) -> "Experience":
         """The given sequences, padding trimmed to the longest of them."""

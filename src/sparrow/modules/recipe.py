@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from sparrow.algorithms import GroupedRewards, Metrics, PolicyInputs, TokenLoss
 from sparrow.algorithms.aggregation import Counts, count
 from sparrow.algorithms.corrections import Rule
+from sparrow.algorithms.losses import ChoosingLoss
 from sparrow.algorithms.objective import Denominator, Penalty, counted, policy_objective
 from sparrow.modules.experience import Experience
 from sparrow.modules.gradients import global_sum
@@ -23,15 +25,24 @@ class Plan:
         counts: denominators.
         denominator: which tokens they count.
         totals: batch sums of a correction that compares a token with the whole batch, or None.
+        noise_BT: uniform numbers for parts that choose tokens at random, or None.
+        chosen_BT: tokens that a loss picked over the whole batch, or None.
     """
 
     counts: Counts
     denominator: Denominator = "all"
     totals: Tensor | None = None
+    noise_BT: Tensor | None = None
+    chosen_BT: Tensor | None = None
 
-    def rows(self, index: list[int]) -> "Plan":
-        """The same for the rows of a micro-batch."""
-        return replace(self, counts=self.counts.rows(torch.tensor(index)))
+    def rows(self, index: list[int], width: int) -> "Plan":
+        """The same for the rows of a micro-batch of ``width`` positions."""
+        return replace(
+            self,
+            counts=self.counts.rows(torch.tensor(index)),
+            noise_BT=None if self.noise_BT is None else self.noise_BT[index, :width],
+            chosen_BT=None if self.chosen_BT is None else self.chosen_BT[index, :width],
+        )
 
 
 @dataclass(frozen=True)
@@ -53,32 +64,48 @@ class Recipe:
     @property
     def whole_batch(self) -> bool:
         """Whether old log-probs of the whole batch are needed before the first backward."""
-        return self.correction.needs_totals
+        return self.correction.needs_totals or self._chooses
 
-    def plan(self, experience: Experience, old: Scores | None, denominator: Denominator) -> Plan:
-        """Denominators and batch sums of a rollout, over all ranks.
+    @property
+    def _chooses(self) -> bool:
+        return hasattr(self.loss, "choose")
+
+    def plan(self, experience: Experience, old: Scores | None, denominator: Denominator, seed: int) -> Plan:
+        """Denominators, batch sums and random choices of a rollout, over all ranks.
 
         Args:
             experience: this rank's rollout.
             old: scores of all of it, or None where one pass does everything.
             denominator: which tokens a mean divides by.
+            seed: of the random choices.
 
         Raises:
             ValueError: a part needs the scores of the whole rollout and ``old`` is None.
         """
         mask_BT = experience.mask_BT
+        plan = Plan(_global(count(mask_BT, experience.group_B), mask_BT.device), noise_BT=self._noise(mask_BT, seed))
         if old is None:
-            if self.correction.needs_totals or denominator == "kept":
+            if self.whole_batch or denominator == "kept":
                 raise ValueError("the correction of the whole batch needs its scores first: old is None")
-            return Plan(_global(count(mask_BT, experience.group_B), mask_BT.device))
-        inputs = _inputs(experience, old, old)
-        totals = None
+            return plan
+        inputs = _inputs(experience, old, old, plan)
         if self.correction.needs_totals:
             sums = self.correction.statistics(inputs)
             totals = torch.tensor([global_sum(value, sums.device) for value in sums], dtype=sums.dtype)
-        keep_BT = self.correction(inputs, totals).keep_BT
+            plan = replace(plan, totals=totals)
+        if self._chooses:
+            plan = replace(plan, chosen_BT=cast(ChoosingLoss, self.loss).choose(inputs))
+        keep_BT = self.correction(inputs, plan.totals).keep_BT
         counted_BT = counted(mask_BT, keep_BT, denominator)
-        return Plan(_global(count(counted_BT, experience.group_B), mask_BT.device), denominator, totals)
+        counts = _global(count(counted_BT, experience.group_B), mask_BT.device)
+        return replace(plan, counts=counts, denominator=denominator)
+
+    def _noise(self, mask_BT: Tensor, seed: int) -> Tensor | None:
+        needs = self.correction.needs | getattr(self.loss, "needs", frozenset())
+        if "noise_BT" not in needs:
+            return None
+        generator = torch.Generator().manual_seed(seed)
+        return torch.rand(mask_BT.shape, generator=generator).to(mask_BT.device)
 
     def loss_of(
         self, experience: Experience, scores: Scores, sampled: Scores, plan: Plan, entropy_bonus: float
@@ -93,7 +120,7 @@ class Recipe:
             entropy_bonus: factor of the mean entropy.
         """
         objective = policy_objective(
-            _inputs(experience, scores, sampled),
+            _inputs(experience, scores, sampled, plan),
             loss=self.loss,
             correction=self.correction,
             aggregate=self.aggregation,
@@ -114,7 +141,7 @@ def _global(counts: Counts, device: torch.device) -> Counts:
     )
 
 
-def _inputs(experience: Experience, scores: Scores, sampled: Scores) -> PolicyInputs:
+def _inputs(experience: Experience, scores: Scores, sampled: Scores, plan: Plan) -> PolicyInputs:
     mask_BT = experience.mask_BT
     return PolicyInputs(
         dense_logprobs_BT=scores.logprobs_BT,
@@ -125,4 +152,6 @@ def _inputs(experience: Experience, scores: Scores, sampled: Scores) -> PolicyIn
         alpha_BT=sampled.alpha_BT,
         entropy_BT=scores.entropy_BT,
         group_B=experience.group_B,
+        noise_BT=plan.noise_BT,
+        chosen_BT=plan.chosen_BT,
     )

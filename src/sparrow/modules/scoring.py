@@ -1,7 +1,8 @@
 """Numbers per response token from one chunked pass: log-prob, entropy and agreement with the sparse actor."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,14 +34,17 @@ class Scores:
 
     def select(self, rows: Sequence[int], width: int) -> "Scores":
         """The given sequences, cut to ``width`` positions."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
         index = list(rows)
-        return Scores(**{name: None if value is None else value[index, :width] for name, value in values.items()})
+        return self._each(lambda value_BT: value_BT[index, :width])
 
     def detach(self) -> "Scores":
         """The same numbers without gradient."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Scores(**{name: None if value is None else value.detach() for name, value in values.items()})
+        return self._each(Tensor.detach)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Scores":
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed: dict[str, Any] = {name: value if value is None else change(value) for name, value in held.items()}
+        return Scores(**changed)
 
 
 def score(model: nn.Module, experience: Experience, temperature: float, *, agreement: bool = True) -> Scores:
@@ -82,7 +86,7 @@ def merge(parts: Sequence[tuple[Sequence[int], Scores]], shape: Sequence[int]) -
     return Scores(**merged)  # type: ignore[arg-type]
 
 
-def _recorded(experience: Experience, like: Tensor) -> dict[str, Tensor]:
+def _recorded(experience: Experience, like: Tensor) -> dict[str, Any]:
     if experience.sparse_hidden is not None:
         return {"other_hidden_XE": torch.cat(experience.sparse_hidden).to(like)}
     if experience.sparse_topk is not None:

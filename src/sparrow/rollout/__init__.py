@@ -2,5 +2,6 @@
 
 from sparrow.rollout.completion import Completion, RolloutStats
 from sparrow.rollout.engine import RolloutEngine
+from sparrow.rollout.replay import replay_page_sets
 
-__all__ = ["Completion", "RolloutEngine", "RolloutStats"]
+__all__ = ["Completion", "RolloutEngine", "RolloutStats", "replay_page_sets"]

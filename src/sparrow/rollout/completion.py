@@ -24,7 +24,8 @@ class Completion:
         hidden: [T, E] hidden state after the final norm that predicted each token, or None; the head turns it into the
             very logits that were sampled from.
         page_sets: [L_sparse, K, T - 1, M] int32 bit sets (``sparrow.kernels.page_bits``) of the pages read, or None.
-            Entry i belongs to the query at index prompt length + i, which predicted token i + 1.
+            Entry i belongs to the query at index prompt length + i, which predicted token i + 1. M has room for the
+            longest sequence that the call could give; `sparrow.rollout.replay_page_sets` lays them out for training.
         finish_reason: ``stop`` when the last token is a stop token, else ``length``.
         prompt_index: row in the list of prompts.
         sample_index: 0 .. n - 1.

@@ -52,7 +52,7 @@ class Chain(Rule):
         metrics: Metrics = {}
         for rule, share in zip(self.rules, self._shares(inputs, totals), strict=True):
             part = rule(inputs, share)
-            weight_BT, keep_BT = weight_BT * part.weight_BT, keep_BT
+            weight_BT, keep_BT = weight_BT * part.weight_BT, keep_BT & part.keep_BT
             old_BT = part.old_logprobs_BT if part.old_logprobs_BT is not None else old_BT
             dropped = {f"rollout_corr/{_name(rule)}_masked_fraction": Mean.of(~part.keep_BT, inputs.mask_BT)}
             metrics |= part.metrics | dropped

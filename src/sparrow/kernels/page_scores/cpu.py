@@ -11,14 +11,28 @@ import torch
 from torch import Tensor
 
 from sparrow.kernels import jit
-from sparrow.kernels.jit import compiled, compiled_parallel, prange, prefetch
+from sparrow.kernels.jit import compiled, prefetch
 from sparrow.kernels.page_score import LinearScore, PageScore
 from sparrow.kernels.page_scores import reference
 
 CHUNK_PAGES = 64
-AHEAD_PAGES = 8
+AHEAD_PAGES = 16
 LINE_FLOATS = 16
 ZERO = np.float32(0)
+
+
+@compiled
+def _group_mean(query_BHD: Any, mean_BKD: Any) -> None:
+    """Mean over the query heads of each KV head; one torch call would cost more than the work."""
+    batch, kv_heads, head_size = mean_BKD.shape
+    group = query_BHD.shape[1] // kv_heads
+    for b in range(batch):
+        for k in range(kv_heads):
+            for d in range(head_size):
+                total = ZERO
+                for g in range(group):
+                    total += query_BHD[b, k * group + g, d]
+                mean_BKD[b, k, d] = total / np.float32(group)
 
 
 @compiled
@@ -51,13 +65,21 @@ def _score_chunk(
             scores_BKN[b, k, n3] = s3
 
 
-@compiled_parallel
+@compiled
 def _score(
-    weights_BKX: Any, landmarks_KX: Any, page_table_BN: Any, cached_B: Any, page_size: Any, scores_BKN: Any
+    start_item: Any,
+    stop_item: Any,
+    weights_BKX: Any,
+    landmarks_KX: Any,
+    page_table_BN: Any,
+    cached_B: Any,
+    page_size: Any,
+    scores_BKN: Any,
 ) -> None:
-    batch, kv_heads, pages = scores_BKN.shape
+    """Scores some of the items; an item is 64 pages of a sequence."""
+    _, kv_heads, pages = scores_BKN.shape
     chunks = (pages + CHUNK_PAGES - 1) // CHUNK_PAGES
-    for item in prange(batch * chunks):
+    for item in range(start_item, stop_item):
         b, start = item // chunks, item % chunks * CHUNK_PAGES
         stop = min(start + CHUNK_PAGES, pages)
         full = max(start, min(stop, cached_B[b] // page_size))
@@ -79,11 +101,14 @@ def page_scores(
     """Runs the compiled chunks over (sequence, 64 pages) on the threads that torch uses."""
     if not isinstance(score, LinearScore) or landmarks.dtype != torch.float32:
         return reference.page_scores(query_BHD, landmarks, page_table_BN, cached_B, score, page_size=page_size)
-    batch, kv_heads = query_BHD.shape[0], landmarks.shape[1]
-    query_BKD = torch.unflatten(query_BHD.float(), 1, (kv_heads, -1)).mean(dim=2)
-    scores_BKN = torch.empty(batch, kv_heads, page_table_BN.shape[1])
-    jit.use_torch_threads()
-    _score(
+    batch, _, head_size = query_BHD.shape
+    kv_heads, pages = landmarks.shape[1], page_table_BN.shape[1]
+    query_BKD = torch.empty(batch, kv_heads, head_size)
+    _group_mean(jit.array(query_BHD, torch.float32), query_BKD.numpy())
+    scores_BKN = torch.empty(batch, kv_heads, pages)
+    jit.run(
+        _score,
+        batch * -(-pages // CHUNK_PAGES),
         jit.array(score.weights(query_BKD).flatten(2)),
         jit.array(landmarks.flatten(2)),
         jit.array(page_table_BN),

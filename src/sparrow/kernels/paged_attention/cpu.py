@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sparrow.kernels import jit
-from sparrow.kernels.jit import compiled, compiled_parallel, float_from_bits, prange, prefetch
+from sparrow.kernels.jit import compiled, float_from_bits, prefetch
 from sparrow.kernels.paged_attention import reference
 
 BLOCK_TOKENS = 64
@@ -127,55 +127,9 @@ def _add_page_values(
 
 
 @compiled
-def _attend_row(
-    query_BHD: Any,
-    key_pages: Any,
-    value_pages: Any,
-    page_table_BN: Any,
-    pages_BKS: Any,
-    count: Any,
-    cached: Any,
-    scale: Any,
-    b: Any,
-    k: Any,
-    out_BHD: Any,
-) -> None:
-    """Attention of the G query heads of KV head k of sequence b; `scale` includes log2(e)."""
-    kv_heads, page_size, head_size = key_pages.shape[1:]
-    group = query_BHD.shape[1] // kv_heads
-    stride = (page_size + 3) // 4 * 4
-    block_pages = max(1, BLOCK_TOKENS // stride)
-    logits_GT = np.empty((group, block_pages * stride), np.float32)
-    maximum_G = np.full(group, -np.inf, np.float32)
-    total_G = np.zeros(group, np.float32)
-    query_GD = np.empty((group, head_size), np.float32)
-    out_GD = np.zeros((group, head_size), np.float32)
-    for g in range(group):
-        for d in range(head_size):
-            query_GD[g, d] = query_BHD[b, k * group + g, d] * scale
-
-    for block in range(0, count, block_pages):
-        stop = min(block + block_pages, count)
-        for s in range(block, stop):
-            logical = pages_BKS[b, k, s]
-            page, live = page_table_BN[b, logical], min(page_size, cached - logical * page_size)
-            _page_logits(query_GD, key_pages, value_pages, page, k, live, logits_GT, (s - block) * stride)
-        _block_weights(logits_GT, (stop - block) * stride, maximum_G, total_G, out_GD)
-        for s in range(block, stop):
-            logical, ahead = pages_BKS[b, k, s], pages_BKS[b, k, min(s + block_pages, count - 1)]
-            page, live = page_table_BN[b, logical], min(page_size, cached - logical * page_size)
-            next_page = page_table_BN[b, ahead]
-            _add_page_values(logits_GT, (s - block) * stride, key_pages, value_pages, page, next_page, k, live, out_GD)
-
-    for g in range(group):
-        # Zero only if there was nothing to read (or every logit was -inf): the row stays zero.
-        inverse = ONE / total_G[g] if total_G[g] != ZERO else ZERO
-        for d in range(head_size):
-            out_BHD[b, k * group + g, d] = out_GD[g, d] * inverse
-
-
-@compiled_parallel
 def _attend(
+    start: Any,
+    stop: Any,
     query_BHD: Any,
     key_pages: Any,
     value_pages: Any,
@@ -186,23 +140,44 @@ def _attend(
     scale: Any,
     out_BHD: Any,
 ) -> None:
-    batch, kv_heads = count_BK.shape
-    for row in prange(batch * kv_heads):
+    """Attention of some of the rows; a row is the G query heads of a (sequence, KV head). `scale` includes log2(e)."""
+    _, kv_heads, page_size, head_size = key_pages.shape
+    group = query_BHD.shape[1] // kv_heads
+    stride = (page_size + 3) // 4 * 4
+    block_pages = max(1, BLOCK_TOKENS // stride)
+    logits_GT = np.empty((group, block_pages * stride), np.float32)
+    maximum_G = np.empty(group, np.float32)
+    total_G = np.empty(group, np.float32)
+    query_GD = np.empty((group, head_size), np.float32)
+    out_GD = np.empty((group, head_size), np.float32)
+    for row in range(start, stop):
         b, k = row // kv_heads, row % kv_heads
-        count = count_BK[b, k] if cached_B[b] > 0 else 0
-        _attend_row(
-            query_BHD,
-            key_pages,
-            value_pages,
-            page_table_BN,
-            pages_BKS,
-            count,
-            cached_B[b],
-            scale,
-            b,
-            k,
-            out_BHD,
-        )
+        cached = cached_B[b]
+        count = count_BK[b, k] if cached > 0 else 0
+        for g in range(group):
+            maximum_G[g], total_G[g] = -np.inf, ZERO
+            for d in range(head_size):
+                query_GD[g, d] = query_BHD[b, k * group + g, d] * scale
+                out_GD[g, d] = ZERO
+
+        for block in range(0, count, block_pages):
+            block_stop = min(block + block_pages, count)
+            for s in range(block, block_stop):
+                logical = pages_BKS[b, k, s]
+                page, live = page_table_BN[b, logical], min(page_size, cached - logical * page_size)
+                _page_logits(query_GD, key_pages, value_pages, page, k, live, logits_GT, (s - block) * stride)
+            _block_weights(logits_GT, (block_stop - block) * stride, maximum_G, total_G, out_GD)
+            for s in range(block, block_stop):
+                logical, ahead = pages_BKS[b, k, s], pages_BKS[b, k, min(s + block_pages, count - 1)]
+                page, live = page_table_BN[b, logical], min(page_size, cached - logical * page_size)
+                first, next_page = (s - block) * stride, page_table_BN[b, ahead]
+                _add_page_values(logits_GT, first, key_pages, value_pages, page, next_page, k, live, out_GD)
+
+        for g in range(group):
+            # Zero only if there was nothing to read (or every logit was -inf): the row stays zero.
+            inverse = ONE / total_G[g] if total_G[g] != ZERO else ZERO
+            for d in range(head_size):
+                out_BHD[b, k * group + g, d] = out_GD[g, d] * inverse
 
 
 def paged_attention(
@@ -224,8 +199,9 @@ def paged_attention(
     if pages_BKS is None or count_BK is None:
         pages_BKS, count_BK = reference.every_page(cached_B, kv_heads, page_table_BN.shape[1], page_size)
     out_BHD = torch.empty(query_BHD.shape)
-    jit.use_torch_threads()
-    _attend(
+    jit.run(
+        _attend,
+        count_BK.numel(),
         jit.array(query_BHD),
         jit.array(key_pages),
         jit.array(value_pages),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sparrow.kernels import jit
-from sparrow.kernels.jit import bits_from_float, compiled, compiled_parallel, prange
+from sparrow.kernels.jit import bits_from_float, compiled
 from sparrow.kernels.select_pages import reference
 
 LOWEST_KEY = np.int32(-0x7F800001)  # the key of -inf
@@ -83,8 +83,10 @@ def _select_row(scores_BKN: Any, b: Any, k: Any, live: Any, budget: Any, first: 
     return count
 
 
-@compiled_parallel
+@compiled
 def _select(
+    start: Any,
+    stop: Any,
     scores_BKN: Any,
     cached_B: Any,
     budget_B: Any,
@@ -94,8 +96,9 @@ def _select(
     pages_BKS: Any,
     count_BK: Any,
 ) -> None:
-    batch, kv_heads, num_pages = scores_BKN.shape
-    for row in prange(batch * kv_heads):
+    """Fills the lists of some of the rows; a row is a (sequence, KV head). The length of an impossible list is -1."""
+    _, kv_heads, num_pages = scores_BKN.shape
+    for row in range(start, stop):
         b, k = row // kv_heads, row % kv_heads
         budget = np.int64(budget_B[b])
         live = (np.int64(cached_B[b]) + page_size - 1) // page_size
@@ -122,8 +125,9 @@ def select_pages(
     pages_BKS = torch.empty(batch, kv_heads, max_pages, dtype=torch.int32)
     count_BK = torch.empty(batch, kv_heads, dtype=torch.int32)
     count = count_BK.numpy()
-    jit.use_torch_threads()
-    _select(
+    jit.run(
+        _select,
+        batch * kv_heads,
         jit.array(scores_BKN),
         jit.array(cached_B, torch.int32),
         jit.array(budget_B, torch.int32),
