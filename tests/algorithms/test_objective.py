@@ -238,3 +238,25 @@ def test_a_masked_token_with_denominator_all_leaves_other_gradients_alone(make_i
     assert (masked[~kept] == 0).all()
     scaled = run(inputs, correction="token_mask", denominator="kept")[1]
     torch.testing.assert_close(scaled[kept], free[kept] * inputs.mask_BT.sum() / kept.sum())
+
+
+def test_a_dropped_token_is_in_no_sequence_ratio_and_gets_no_penalty():
+    log = math.log
+    dense = torch.tensor([[log(0.3), log(0.8)]], dtype=torch.float64, requires_grad=True)
+    inputs = PolicyInputs(
+        dense,
+        torch.tensor([[log(0.2), log(0.2)]], dtype=torch.float64),
+        torch.tensor([[log(0.2), log(0.9)]], dtype=torch.float64),  # the second token's w is 2/9: dropped
+        torch.ones(1, 2, dtype=torch.float64),
+        torch.ones(1, 2, dtype=torch.bool),
+    )
+    result = policy_objective(
+        inputs,
+        loss=partial(losses.gspo, clip_high=9.0),
+        correction=corrections.TokenMask(),
+        aggregate=aggregation.token_mean,
+        counts=count(inputs.mask_BT),
+        penalties=[Penalty("kl_loss", 1.0, dense.exp())],
+    )
+    assert result.loss.item() == pytest.approx((-1.5 + 0.3) / 2)  # with both tokens the ratio would be sqrt(6)
+    assert result.metrics["actor/kl_loss"].value == pytest.approx(0.3)

@@ -3,6 +3,8 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
 from transformers import (
     GPT2Config,
     LlamaConfig,
@@ -122,6 +124,20 @@ def test_an_adapter_on_the_head_is_refused():
     untied = Qwen3ForCausalLM(Qwen3Config(**SMALL, tie_word_embeddings=False))
     with pytest.raises(ValueError, match="lm_head carries an adapter"):
         decoder_weights(get_peft_model(untied, LoraConfig(r=3, target_modules=["lm_head"])))
+
+
+def test_a_sharded_parameter_is_refused(qwen3):
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        norm = qwen3.model.layers[1].input_layernorm
+        norm.weight = torch.nn.Parameter(distribute_tensor(norm.weight.detach(), mesh, [Replicate()]))
+        with pytest.raises(
+            ValueError, match=r"layers.1.input_norm is sharded over devices: gather the full parameters"
+        ):
+            decoder_weights(qwen3)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize(

@@ -160,5 +160,5 @@ def test_smollm2(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
         tokenizer.apply_chat_template([{"role": "user", "content": q}], add_generation_prompt=True)["input_ids"]
         for q in questions
     ]
-    schedule = BudgetSchedule([2, 4], page_size=16, bin_tokens=160)
-    check_parity(model, prompts, schedule, monkeypatch, temperature=temperature, max_new_tokens=200)
+    schedule = BudgetSchedule([1, 2], page_size=16, bin_tokens=112)
+    check_parity(model, prompts, schedule, monkeypatch, temperature=temperature, max_new_tokens=96)

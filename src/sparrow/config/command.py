@@ -10,6 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from sparrow.config.check import ConfigError, check_config, check_overrides
+from sparrow.config.quiet import quiet
 from sparrow.config_dir import config_dir
 
 USER_ERRORS = (ConfigError, ValueError, KeyError, FileNotFoundError, PermissionError)
@@ -42,6 +43,7 @@ def _guarded(name: str, command: Callable[[DictConfig, Path], None], cfg: DictCo
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     OmegaConf.update(cfg, "paths.run_dir", str(run_dir))  # a relaunched rank is handed the folder, not the time
     try:
+        quiet()
         check_config(cfg)
         run_dir.mkdir(parents=True, exist_ok=True)
         (run_dir / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))

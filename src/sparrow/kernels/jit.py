@@ -4,6 +4,7 @@ Numba types itself only in part, and differently from release to release; here i
 function they decorate, so that everything else passes strict type checking.
 """
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -59,6 +60,10 @@ def run(kernel: Callable[..., Any], items: int, *arguments: Any) -> None:
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="sparrow-kernel")
+
+
+# A forked child has none of the parent's threads: it starts its own pool instead of waiting for them.
+os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def array(tensor: Tensor, dtype: torch.dtype | None = None) -> Any:

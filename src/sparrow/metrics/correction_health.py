@@ -54,10 +54,11 @@ class CorrectionHealth(Metric):
             mask: bool [B, T]; what lies outside is not read.
         """
         new = health_state(old_logprobs.detach(), sparse_logprobs.detach(), mask, low=self.low, high=self.high)
-        self.sums = self.sums + new.sums
-        self.extremes = torch.maximum(self.extremes, new.extremes)
-        self.counts = self.counts + new.counts
-        self.rows.append(new.rows)
+        device = self.sums.device
+        self.sums = self.sums + new.sums.to(device)
+        self.extremes = torch.maximum(self.extremes, new.extremes.to(device))
+        self.counts = self.counts + new.counts.to(device)
+        self.rows.append(new.rows.to(device))
 
     def compute(self) -> dict[str, Tensor]:
         """All `rollout_corr/*` and `training/rollout_*` numbers, 0-dim."""

@@ -204,7 +204,8 @@ class Decoder:
         x_XE = x_XE + layer.o.apply(mixed_XHD.flatten(1), self.adapter)
         normed_XE = self._norm(x_XE, layer.post_norm_E)
         gate = layer.activation(layer.gate.apply(normed_XE, self.adapter))
-        return x_XE + layer.down.apply(gate * layer.up.apply(normed_XE, self.adapter), self.adapter)
+        inner = gate.mul_(layer.up.apply(normed_XE, self.adapter))
+        return x_XE + layer.down.apply(inner, self.adapter)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         """RMSNorm over the last axis, in fp32, rounded before the weight as the models do."""

@@ -19,7 +19,7 @@ from sparrow.kernels import jit
 from sparrow.kernels.jit import compiled, float_from_bits, prefetch
 from sparrow.kernels.paged_attention import reference
 
-BLOCK_TOKENS = 64
+BLOCK_TOKENS = 32
 LINE_FLOATS = 16
 
 # exp2 on [-0.5, 0.5] by its Taylor series; the first term left out is below 6e-9, a tenth of an fp32 ulp.

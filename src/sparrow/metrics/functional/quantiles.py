@@ -21,8 +21,8 @@ FINE_PER_DECADE = 25
 @lru_cache(maxsize=1)
 def unit_edges() -> Tensor:
     """Lower edges of the bins of [0, 1], ascending, float64 [grid]; the last bin holds 1 (to within 1e-8)."""
-    coarse = torch.arange(round(FINE_FROM / COARSE_WIDTH), dtype=torch.float64) * COARSE_WIDTH
-    steps = torch.arange((FINE_TO_EXPONENT - 3) * FINE_PER_DECADE + 1, dtype=torch.float64)
+    coarse = torch.arange(round(FINE_FROM / COARSE_WIDTH), dtype=torch.float64, device="cpu") * COARSE_WIDTH
+    steps = torch.arange((FINE_TO_EXPONENT - 3) * FINE_PER_DECADE + 1, dtype=torch.float64, device="cpu")
     return torch.cat([coarse, 1 - 10 ** (-3 - steps / FINE_PER_DECADE)])
 
 
@@ -30,13 +30,13 @@ def unit_edges() -> Tensor:
 def unit_centres() -> Tensor:
     """The value that stands for each bin of `unit_edges`: its middle, and 1 for the last."""
     edges = unit_edges()
-    return torch.cat([(edges[1:] + edges[:-1]) / 2, torch.ones(1, dtype=torch.float64)])
+    return torch.cat([(edges[1:] + edges[:-1]) / 2, torch.ones(1, dtype=torch.float64, device="cpu")])
 
 
 @lru_cache(maxsize=1)
 def log_ratio_edges() -> Tensor:
     """Lower edges for log-ratios in [-20, 20]: 0.0005 wide near 0, growing by 0.5 % of |x|; float64 [grid]."""
-    steps = torch.arange(2200, dtype=torch.float64)
+    steps = torch.arange(2200, dtype=torch.float64, device="cpu")
     positive = 0.1 * torch.expm1(0.005 * steps)
     positive = positive[positive <= 21.0]
     return torch.cat([-positive.flip(0), positive[1:]])

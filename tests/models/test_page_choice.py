@@ -6,8 +6,8 @@ from torch import Tensor
 
 from sparrow.kernels import get_page_score
 from sparrow.kernels.page_bits import unpack_pages
-from sparrow.models import attention
-from sparrow.models.attention import SparsePass, choose_pages
+from sparrow.models import page_choice
+from sparrow.models.page_choice import SparsePass, choose_pages
 from sparrow.schedule import BudgetSchedule
 
 # Means of the pages of two keys:  0    1    2    3    4    5    (6: half full)
@@ -90,7 +90,7 @@ def test_more_than_32_pages_and_small_pieces(monkeypatch: pytest.MonkeyPatch) ->
     query_BHTD, key_BKTD = torch.randn(3, 4, 131, 8), torch.randn(3, 2, 131, 8)
     given = sparse_pass(schedule, [5, 130, 64], [131, 131, 100])
     whole = choose_pages(query_BHTD, key_BKTD, given)
-    monkeypatch.setattr(attention, "CHOICE_BYTES", 20_000)
+    monkeypatch.setattr(page_choice, "CHOICE_BYTES", 20_000)
     assert torch.equal(choose_pages(query_BHTD, key_BKTD, given), whole)
     for row, (prompt_len, length) in enumerate(zip([5, 130, 64], [131, 131, 100])):
         for position in range(131):
@@ -106,10 +106,10 @@ def test_more_than_32_pages_and_small_pieces(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_pieces_stay_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "CHOICE_BYTES", 40_000)
+    monkeypatch.setattr(page_choice, "CHOICE_BYTES", 40_000)
     schedule = BudgetSchedule([1], page_size=4, dense_layers=())
     rows = sparse_pass(schedule, [0, 9], [200, 150]).rows
-    pieces = list(attention._pieces(rows, floats_per_page=16))
+    pieces = list(page_choice._pieces(rows, floats_per_page=16))
     assert [piece.start for piece, _, _ in pieces[1:]] == [piece.stop for piece, _, _ in pieces[:-1]]
     assert (pieces[0][0].start, pieces[-1][0].stop) == (0, len(rows.num_pages))
     for piece, num_pages, capacity in pieces:

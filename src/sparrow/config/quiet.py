@@ -1,0 +1,28 @@
+"""Keeps the terminal for the run: messages of libraries that say nothing about it are silenced, each for a reason."""
+
+import logging
+import warnings
+
+IGNORED = (
+    # Lightning 2.6 uses a torch API that 2.13 renamed.
+    ".*LeafSpec.*",
+    # Held-out evaluation is a callback over the rollout engine, not a validation step.
+    ".*no `validation_step`.*",
+    # Prompts are held in memory: worker processes would cost more than they save.
+    ".*does not have many workers.*",
+    # Hydra writes the composed configuration into the run folder before the logger sees it.
+    ".*Experiment logs directory.*",
+    # The optimizer steps inside the batch; a checkpoint after it holds the stepped weights.
+    ".*pre-optimization state.*",
+)
+
+
+def quiet() -> None:
+    """Silence what :data:`IGNORED` lists, device banners, and bars for loading weights."""
+    from transformers.utils import logging as transformers_logging
+
+    for message in IGNORED:
+        warnings.filterwarnings("ignore", message=message)
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    transformers_logging.disable_progress_bar()

@@ -1,0 +1,132 @@
+"""The command as a user runs it: experiments train, a seed fixes the bits, mistakes end in one line."""
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from transformers import AutoModelForCausalLM
+
+from sparrow.config import check_config
+from sparrow.config_dir import config_dir
+from sparrow.schedule import load_schedule
+from sparrow.train import train
+
+EXPERIMENTS = sorted(path.stem for path in (config_dir() / "experiment").glob("*.yaml"))
+
+
+def composed(run_dir: Path, *overrides: str) -> DictConfig:
+    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        cfg = compose("train", overrides=[*overrides, f"paths.run_dir={run_dir}", "~callbacks.progress"])
+    check_config(cfg)
+    return cfg
+
+
+def run(run_dir: Path, *overrides: str) -> list[dict[str, str]]:
+    run_dir.mkdir(parents=True)
+    train(composed(run_dir, *overrides), run_dir)
+    with (run_dir / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [pytest.param(name, marks=pytest.mark.slow) if name.startswith("smollm2") else name for name in EXPERIMENTS],
+)
+def test_every_experiment_trains_two_steps(experiment: str, tmp_path: Path) -> None:
+    rows = run(tmp_path / "run", f"experiment={experiment}", "debug=default")
+    assert [row["training/global_step"] for row in rows] == ["1.0", "2.0"]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["steps"] == 2
+    assert summary["floor_alpha_p05"] > 0.999
+    assert summary["floor_weight_error_max"] < 1e-4
+    assert 0 < summary["kv_fraction_sparse_layers"] <= 1
+    load_schedule(tmp_path / "run" / "schedule.yaml")
+    assert json.loads((tmp_path / "run" / "provenance.json").read_text())["torch"].startswith("2.")
+    assert {"reward.png", "tail.png", "tail_bins.png", "timing.png"} <= {p.name for p in (tmp_path / "run").iterdir()}
+
+
+def test_dense_rollouts_are_on_policy(tmp_path: Path) -> None:
+    rows = run(tmp_path / "run", "experiment=quickstart-dense", "debug=default")
+    for row in rows:
+        assert float(row["rollout_corr/weight_error_max"]) < 1e-4
+        assert float(row["tail/alpha/min"]) > 0.9999
+        assert float(row["schedule/kv_fraction"]) == 1.0
+
+
+def test_one_seed_fixes_every_bit(tmp_path: Path) -> None:
+    timed = ("timing_s/", "perf/")
+    first, second, other = (
+        run(tmp_path / name, "experiment=quickstart", "debug=default", f"seed={seed}", "optimizer.lr=1e-3")
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    )
+    kept = [[{k: v for k, v in row.items() if not k.startswith(timed)} for row in rows] for rows in (first, second)]
+    assert kept[0] == kept[1]
+    assert [row["critic/score/mean"] for row in other] != [row["critic/score/mean"] for row in first]
+    weights = [(tmp_path / name / "export" / "base" / "model.safetensors").read_bytes() for name in "ab"]
+    assert weights[0] == weights[1]
+
+
+def test_the_export_is_a_plain_transformers_folder(tmp_path: Path) -> None:
+    run(tmp_path / "run", "experiment=quickstart", "debug=default", "optimizer.lr=1e-3")
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "export" / "base")
+    packaged = AutoModelForCausalLM.from_pretrained(config_dir().parent / "src" / "sparrow" / "models" / "tiny")
+    moved = [(a - b).abs().max().item() for a, b in zip(exported.parameters(), packaged.parameters(), strict=True)]
+    assert 0 < max(moved) < 0.01
+    assert all(math.isfinite(value) for value in moved)
+    assert torch.isfinite(exported(torch.tensor([[1, 2, 3]])).logits).all()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["rollout.smaples=3"], "sparrow-train: unknown key 'rollout.smaples': did you mean 'samples'?"),
+        (["schedule=qwen3-1.7b-0.87"], "schedule=qwen3-1.7b-0.87: no such option; did you mean"),
+        (["model.name_or_path=/nowhere"], "model '/nowhere' does not exist"),
+    ],
+)
+def test_a_mistake_ends_in_one_line(overrides: list[str], message: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sparrow.train", "experiment=quickstart", "logger=csv", *overrides]
+    environment = {k: v for k, v in os.environ.items() if k != "SPARROW_TRACEBACK"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["schedule.page_size=0"], r"page_size=0: must be a whole number from 1"),
+        (["rollout.top_p=0.9"], r"rollout.top_p=0.9: training allows only 1.0"),
+        (["data.source.numbers=100"], r"context"),
+        (["update.minibatches=1000"], r"minibatches=1000: must be from 1 to the 4 sequences"),
+    ],
+)
+def test_wrong_values_name_the_key(overrides: list[str], message: str, tmp_path: Path) -> None:
+    cfg = composed(tmp_path, "experiment=quickstart", "debug=default", *overrides)
+    with pytest.raises(ValueError, match=message):
+        train(cfg, tmp_path)
+
+
+def test_a_row_that_no_reward_judges_is_found_before_training(tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    row = {
+        "data_source": "nobody/knows",
+        "prompt": [{"role": "user", "content": "3+9="}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "21"},
+        "extra_info": {"index": 7},
+    }
+    data.write_text("".join(json.dumps(row) + "\n" for _ in range(4)))
+    source = f"data.source={{_target_: sparrow.data.sources.files.Files, train: ['{data}'], validation: ['{data}']}}"
+    cfg = composed(tmp_path, "experiment=quickstart", "debug=default", "~data.source", f"+{source}")
+    with pytest.raises(KeyError, match=r"nobody/knows"):
+        train(cfg, tmp_path)
