@@ -26,9 +26,7 @@ def cost(cfg: DictConfig, run_dir: Path) -> None:
     schedule = build_schedule(cfg.schedule)
     title = f"{cfg.shape} on {cfg.gpu}, {cfg.samples} samples, prompt {cfg.prompt_len}, convention {cfg.convention}"
     columns = ("response tokens", "dense eFLOPs", "sparse eFLOPs", "rollout speed-up", "attention bound")
-    table = Table(
-        "response tokens", "dense eFLOPs", "sparse eFLOPs", "rollout speed-up", "attention bound", title=title
-    )
+    table = Table(*columns, title=title)
     for length in cfg.response_lens:
         table.add_row(*_row(shape, schedule, int(length), intensity, cfg))
     Console().print(table)
