@@ -157,8 +157,8 @@ def _landmarks(key_BKTD: Tensor, page_size: int, score: PageScore) -> tuple[Tens
     batch, kv_heads, length, head_size = key_BKTD.shape
     full = length // page_size
     paged_shape = (batch, kv_heads, full, page_size, head_size)
-    key_BFKPD = key_BKTD[:, :, : full * page_size].reshape(paged_shape).transpose(1, 2)
-    pool_XWD = score.landmarks(key_BFKPD.reshape(-1, page_size, head_size).float()).to(key_BKTD.dtype)
+    key_BNKPD = key_BKTD[:, :, : full * page_size].reshape(paged_shape).transpose(1, 2)
+    pool_XWD = score.landmarks(key_BNKPD.reshape(-1, page_size, head_size).float()).to(key_BKTD.dtype)
     # The entry of a partly filled last page is never followed; it only has to exist.
     page_N = torch.arange(-(-length // page_size), device=key_BKTD.device).clamp(max=max(full - 1, 0))
     table_BN = torch.arange(batch, device=key_BKTD.device).unsqueeze(1) * full + page_N

@@ -135,7 +135,7 @@ def _plain_config(config: Any) -> LlamaConfig:
 
 
 def _generation_config(tokenizer: PreTrainedTokenizerBase) -> GenerationConfig:
-    return GenerationConfig(  # type: ignore[no-untyped-call]
+    return GenerationConfig(
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.convert_tokens_to_ids(list(STOP_TOKENS)),
         pad_token_id=tokenizer.pad_token_id,
