@@ -3,6 +3,7 @@
 import pytest
 
 from sparrow.modules import RolloutSettings, UpdateSettings
+from sparrow.modules.settings import rate_factor
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,14 @@ def test_alpha_decides_what_is_recorded() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("minibatches", 0), ("epochs", 0), ("micro_batch_tokens", 0), ("max_grad_norm", 0.0), ("warmup_steps", -1)],
+    [
+        ("minibatches", 0),
+        ("epochs", 0),
+        ("micro_batch_tokens", 0),
+        ("max_grad_norm", 0.0),
+        ("warmup_steps", -1),
+        ("cooldown_steps", -1),
+    ],
 )
 def test_update_key_is_named(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"update\.{key}={value}"):
@@ -37,3 +45,10 @@ def test_single_step_is_one_minibatch_and_one_epoch() -> None:
     assert UpdateSettings().single
     assert not UpdateSettings(minibatches=2).single
     assert not UpdateSettings(epochs=2).single
+
+
+def test_learning_rate_rises_and_falls() -> None:
+    # 10 steps, 2 up, 3 down: the last ones take 3/4, 2/4 and 1/4.
+    factors = [rate_factor(step, 2, 3, 10) for step in range(10)]
+    assert factors == [0.5, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25]
+    assert [rate_factor(step, 0, 3, -1) for step in (0, 50)] == [1, 1]

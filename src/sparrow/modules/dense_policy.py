@@ -24,7 +24,7 @@ from sparrow.modules.non_finite import check_finite
 from sparrow.modules.passes import dense_pass
 from sparrow.modules.recipe import Plan, Recipe
 from sparrow.modules.scoring import Scores, merge, score
-from sparrow.modules.settings import RolloutSettings, UpdateSettings
+from sparrow.modules.settings import RolloutSettings, UpdateSettings, rate_factor
 from sparrow.schedule import BudgetSchedule
 
 
@@ -63,10 +63,11 @@ class DensePolicy(lightning.LightningModule):
         self.step_started = 0.0
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """One optimizer over the policy's parameters, with a linear warm-up counted in RL steps."""
+        """One optimizer over the policy's parameters; its learning rate rises and falls by RL steps."""
         optimizer = self.make_optimizer([p for p in self.model.parameters() if p.requires_grad])
-        warmup = self.update.warmup_steps
-        scheduler = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup) if warmup else 1.0)
+        warmup, cooldown = self.update.warmup_steps, self.update.cooldown_steps
+        steps = self.trainer.max_steps
+        scheduler = LambdaLR(optimizer, lambda step: rate_factor(step, warmup, cooldown, steps))
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> None:

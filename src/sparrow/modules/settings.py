@@ -73,6 +73,7 @@ class UpdateSettings:
         denominator: what a mean over tokens divides by: ``all`` response tokens, or those a correction ``kept``.
         entropy_bonus: added to the objective as this times the mean entropy.
         warmup_steps: RL steps over which the learning rate rises linearly from 0.
+        cooldown_steps: last RL steps of the run over which it falls linearly towards 0.
         on_non_finite: ``stop`` ends the run with the batch saved, ``skip`` drops the step; weights stay untouched.
 
     Raises:
@@ -86,6 +87,7 @@ class UpdateSettings:
     denominator: Literal["all", "kept"] = "all"
     entropy_bonus: float = 0.0
     warmup_steps: int = 0
+    cooldown_steps: int = 0
     on_non_finite: Literal["stop", "skip"] = "stop"
 
     def __post_init__(self) -> None:
@@ -93,8 +95,9 @@ class UpdateSettings:
             _at_least_one(f"update.{key}", getattr(self, key))
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise ValueError(f"update.max_grad_norm={self.max_grad_norm}: must be above 0, or null")
-        if self.warmup_steps < 0:
-            raise ValueError(f"update.warmup_steps={self.warmup_steps}: must be 0 or more")
+        for key in ("warmup_steps", "cooldown_steps"):
+            if getattr(self, key) < 0:
+                raise ValueError(f"update.{key}={getattr(self, key)}: must be 0 or more")
         if self.denominator not in ("all", "kept"):
             raise ValueError(f"update.denominator={self.denominator!r}: must be all or kept")
         if self.on_non_finite not in ("stop", "skip"):
@@ -104,6 +107,20 @@ class UpdateSettings:
     def single(self) -> bool:
         """Whether a rollout makes exactly one optimizer step, so that old and current log-probs coincide."""
         return self.minibatches * self.epochs == 1
+
+
+def rate_factor(step: int, warmup: int, cooldown: int, steps: int) -> float:
+    """What the learning rate is multiplied with at an RL step.
+
+    Args:
+        step: RL steps done.
+        warmup: steps of the linear rise; the first step takes 1 / warmup.
+        cooldown: steps of the linear fall; the last step takes 1 / (cooldown + 1).
+        steps: RL steps of the run; -1 if open, and then nothing falls.
+    """
+    rise = min(1.0, (step + 1) / warmup) if warmup else 1.0
+    fall = min(1.0, max(0.0, (steps - step) / (cooldown + 1))) if cooldown and steps > 0 else 1.0
+    return rise * fall
 
 
 def _at_least_one(key: str, value: int) -> None:
