@@ -19,6 +19,9 @@ from sparrow.config_dir import config_dir
 from sparrow.schedule import load_schedule
 from sparrow.train import train
 
+LEARNING = ("reward=running-sum-steps", "rollout.temperature=2.0", "optimizer.lr=1e-3")
+"""Two small steps that do change the weights: partial credit, and samples that differ."""
+
 EXPERIMENTS = sorted(path.stem for path in (config_dir() / "experiment").glob("*.yaml"))
 
 
@@ -42,7 +45,7 @@ def run(run_dir: Path, *overrides: str) -> list[dict[str, str]]:
 )
 def test_every_experiment_trains_two_steps(experiment: str, tmp_path: Path) -> None:
     rows = run(tmp_path / "run", f"experiment={experiment}", "debug=default")
-    assert [row["training/global_step"] for row in rows] == ["1.0", "2.0"]
+    assert [float(row["training/global_step"]) for row in rows] == [1, 2]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["steps"] == 2
     assert summary["floor_alpha_p05"] > 0.999
@@ -64,7 +67,7 @@ def test_dense_rollouts_are_on_policy(tmp_path: Path) -> None:
 def test_one_seed_fixes_every_bit(tmp_path: Path) -> None:
     timed = ("timing_s/", "perf/")
     first, second, other = (
-        run(tmp_path / name, "experiment=quickstart", "debug=default", f"seed={seed}", "optimizer.lr=1e-3")
+        run(tmp_path / name, "experiment=quickstart", "debug=default", f"seed={seed}", *LEARNING)
         for name, seed in (("a", 0), ("b", 0), ("c", 1))
     )
     kept = [[{k: v for k, v in row.items() if not k.startswith(timed)} for row in rows] for rows in (first, second)]
@@ -75,7 +78,7 @@ def test_one_seed_fixes_every_bit(tmp_path: Path) -> None:
 
 
 def test_the_export_is_a_plain_transformers_folder(tmp_path: Path) -> None:
-    run(tmp_path / "run", "experiment=quickstart", "debug=default", "optimizer.lr=1e-3")
+    run(tmp_path / "run", "experiment=quickstart", "debug=default", *LEARNING)
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "export" / "base")
     packaged = AutoModelForCausalLM.from_pretrained(config_dir().parent / "src" / "sparrow" / "models" / "tiny")
     moved = [(a - b).abs().max().item() for a, b in zip(exported.parameters(), packaged.parameters(), strict=True)]
@@ -106,7 +109,7 @@ def test_a_mistake_ends_in_one_line(overrides: list[str], message: str, tmp_path
     [
         (["schedule.page_size=0"], r"page_size=0: must be a whole number from 1"),
         (["rollout.top_p=0.9"], r"rollout.top_p=0.9: training allows only 1.0"),
-        (["data.source.numbers=100"], r"context"),
+        (["rollout.max_new_tokens=500"], r"context"),
         (["update.minibatches=1000"], r"minibatches=1000: must be from 1 to the 4 sequences"),
     ],
 )
