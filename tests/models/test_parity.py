@@ -153,8 +153,8 @@ def test_tiny_with_an_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_smollm2(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tokenizer = load_policy("smollm2-135m")
+def test_smollm2(temperature: float, monkeypatch: pytest.MonkeyPatch, smollm2: str) -> None:
+    model, tokenizer = load_policy(smollm2)
     questions = ["Explain in detail how a steam engine works.", "Write a story about a sparrow and a lighthouse."]
     prompts = [
         tokenizer.apply_chat_template([{"role": "user", "content": q}], add_generation_prompt=True)["input_ids"]
