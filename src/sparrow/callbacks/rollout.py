@@ -71,7 +71,8 @@ class Rollout(lightning.Callback):
         judged = time.perf_counter()
         rewards = [outcome.score for outcome in outcomes]
         group_B = torch.tensor([completion.prompt_index for completion in completions])
-        advantages_B = pl_module.recipe.advantage(GroupedRewards(torch.tensor(rewards), group_B))
+        length_B = torch.tensor([len(completion.token_ids) for completion in completions])
+        advantages_B = pl_module.recipe.advantage(GroupedRewards(torch.tensor(rewards), group_B, length_B))
         prompts = [batch["prompts"][completion.prompt_index].token_ids for completion in completions]
         experience = collect(prompts, completions, rewards, advantages_B, group_B)
         batch["experience"] = experience.to(pl_module.device)
