@@ -43,6 +43,12 @@ def compiled(function: F) -> F:
     return decorated
 
 
+def inlined(function: F) -> F:
+    """For helpers of a compiled function: their code becomes part of it, so that a constant size stays a constant."""
+    decorated: F = _numba.njit(inline="always", fastmath=FASTMATH, error_model="numpy")(function)
+    return decorated
+
+
 def run(kernel: Callable[..., Any], items: int, *arguments: Any) -> None:
     """Calls `kernel(start, stop, *arguments)` so that the ranges cover `items`, on as many threads as torch uses.
 

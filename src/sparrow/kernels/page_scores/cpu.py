@@ -4,6 +4,8 @@ Other scores and dtypes take the plain torch path. The landmarks of all KV heads
 one pass over the pages serves every head; four pages at a time share each load of the query.
 """
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,16 @@ import torch
 from torch import Tensor
 
 from sparrow.kernels import jit
-from sparrow.kernels.jit import compiled, prefetch
+from sparrow.kernels.jit import compiled, inlined, prefetch
 from sparrow.kernels.page_score import LinearScore, PageScore
 from sparrow.kernels.page_scores import reference
 
 CHUNK_PAGES = 64
 AHEAD_PAGES = 16
 LINE_FLOATS = 16
+CONSTANT_LENGTHS = (32, 64, 128)
+"""Numbers per landmark for which the code is compiled with the count as a constant, as in `paged_attention`."""
+
 ZERO = np.float32(0)
 
 
@@ -35,12 +40,12 @@ def _group_mean(query_BHD: Any, mean_BKD: Any) -> None:
                 mean_BKD[b, k, d] = total / np.float32(group)
 
 
-@compiled
+@inlined
 def _score_chunk(
-    weights_BKX: Any, landmarks_KX: Any, page_table_BN: Any, b: Any, start: Any, stop: Any, scores_BKN: Any
+    length: Any, weights_BKX: Any, landmarks_KX: Any, page_table_BN: Any, b: Any, start: Any, stop: Any, scores_BKN: Any
 ) -> None:
     """Scores pages start .. stop-1, all of them full, of sequence b; X runs over the W * D numbers of a page."""
-    _, kv_heads, length = landmarks_KX.shape
+    kv_heads = landmarks_KX.shape[1]
     final = stop - 1
     for n in range(start, stop, 4):
         for ahead in range(n + AHEAD_PAGES, min(n + AHEAD_PAGES + 4, stop)):
@@ -65,28 +70,35 @@ def _score_chunk(
             scores_BKN[b, k, n3] = s3
 
 
-@compiled
-def _score(
-    start_item: Any,
-    stop_item: Any,
-    weights_BKX: Any,
-    landmarks_KX: Any,
-    page_table_BN: Any,
-    cached_B: Any,
-    page_size: Any,
-    scores_BKN: Any,
-) -> None:
-    """Scores some of the items; an item is 64 pages of a sequence."""
-    _, kv_heads, pages = scores_BKN.shape
-    chunks = (pages + CHUNK_PAGES - 1) // CHUNK_PAGES
-    for item in range(start_item, stop_item):
-        b, start = item // chunks, item % chunks * CHUNK_PAGES
-        stop = min(start + CHUNK_PAGES, pages)
-        full = max(start, min(stop, cached_B[b] // page_size))
-        _score_chunk(weights_BKX, landmarks_KX, page_table_BN, b, start, full, scores_BKN)
-        for k in range(kv_heads):
-            for n in range(full, stop):
-                scores_BKN[b, k, n] = -np.inf
+@cache
+def _score_with(constant_length: int) -> Callable[..., None]:
+    """The compiled chunks for one landmark length, or with 0 for any."""
+
+    @compiled
+    def _score(
+        start_item: Any,
+        stop_item: Any,
+        weights_BKX: Any,
+        landmarks_KX: Any,
+        page_table_BN: Any,
+        cached_B: Any,
+        page_size: Any,
+        scores_BKN: Any,
+    ) -> None:
+        """Scores some of the items; an item is 64 pages of a sequence."""
+        _, kv_heads, pages = scores_BKN.shape
+        length = constant_length if constant_length > 0 else landmarks_KX.shape[2]
+        chunks = (pages + CHUNK_PAGES - 1) // CHUNK_PAGES
+        for item in range(start_item, stop_item):
+            b, start = item // chunks, item % chunks * CHUNK_PAGES
+            stop = min(start + CHUNK_PAGES, pages)
+            full = max(start, min(stop, cached_B[b] // page_size))
+            _score_chunk(length, weights_BKX, landmarks_KX, page_table_BN, b, start, full, scores_BKN)
+            for k in range(kv_heads):
+                for n in range(full, stop):
+                    scores_BKN[b, k, n] = -np.inf
+
+    return _score
 
 
 def page_scores(
@@ -106,8 +118,9 @@ def page_scores(
     query_BKD = torch.empty(batch, kv_heads, head_size)
     _group_mean(jit.array(query_BHD, torch.float32), query_BKD.numpy())
     scores_BKN = torch.empty(batch, kv_heads, pages)
+    length = landmarks.shape[2] * landmarks.shape[3]
     jit.run(
-        _score,
+        _score_with(length if length in CONSTANT_LENGTHS else 0),
         batch * -(-pages // CHUNK_PAGES),
         jit.array(score.weights(query_BKD).flatten(2)),
         jit.array(landmarks.flatten(2)),

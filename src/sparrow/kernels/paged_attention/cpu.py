@@ -6,9 +6,13 @@ block, weights, weighted values, all in first-level cache. One thread owns a (se
 order, so the bits of a row depend on nothing else.
 
 Loops index whole arrays: a slice in an inner loop would count references, and that costs more than the arithmetic.
+For the usual head sizes the code is compiled with the size as a constant, which makes it about twice as fast: the
+loops over it become straight vector code without a remainder.
 """
 
 import math
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,10 +20,11 @@ import torch
 from torch import Tensor
 
 from sparrow.kernels import jit
-from sparrow.kernels.jit import compiled, float_from_bits, prefetch
+from sparrow.kernels.jit import compiled, float_from_bits, inlined, prefetch
 from sparrow.kernels.paged_attention import reference
 
 BLOCK_TOKENS = 32
+CONSTANT_HEAD_SIZES = (32, 64, 128)
 LINE_FLOATS = 16
 
 # exp2 on [-0.5, 0.5] by its Taylor series; the first term left out is below 6e-9, a tenth of an fp32 ulp.
@@ -45,8 +50,9 @@ def _prefetch_rows(pages: Any, page: Any, head: Any, row: Any) -> None:
             prefetch(pages, (page, head, j, d))
 
 
-@compiled
+@inlined
 def _page_logits(
+    head_size: Any,
     query_GD: Any,
     key_pages: Any,
     value_pages: Any,
@@ -65,7 +71,7 @@ def _page_logits(
         _prefetch_rows(value_pages, page, head, j)
         for g in range(query_GD.shape[0]):
             x0 = x1 = x2 = x3 = ZERO
-            for d in range(query_GD.shape[1]):
+            for d in range(head_size):
                 q = query_GD[g, d]
                 x0 += q * key_pages[page, head, j0, d]
                 x1 += q * key_pages[page, head, j1, d]
@@ -77,8 +83,8 @@ def _page_logits(
             logits_GT[g, start + j + 3] = x3 if j + 3 <= final else -np.inf
 
 
-@compiled
-def _block_weights(logits_GT: Any, slots: Any, maximum_G: Any, total_G: Any, out_GD: Any) -> None:
+@inlined
+def _block_weights(head_size: Any, logits_GT: Any, slots: Any, maximum_G: Any, total_G: Any, out_GD: Any) -> None:
     """Turns the logits of a block into weights in place, and rescales what was summed under the old maximum."""
     for g in range(logits_GT.shape[0]):
         maximum = maximum_G[g]
@@ -92,14 +98,15 @@ def _block_weights(logits_GT: Any, slots: Any, maximum_G: Any, total_G: Any, out
             logits_GT[g, j] = weight
             total += weight
         decay = _exp2(maximum_G[g] - base)
-        for d in range(out_GD.shape[1]):
+        for d in range(head_size):
             out_GD[g, d] *= decay
         total_G[g] = total_G[g] * decay + total
         maximum_G[g] = maximum
 
 
-@compiled
+@inlined
 def _add_page_values(
+    head_size: Any,
     weights_GT: Any,
     start: Any,
     key_pages: Any,
@@ -111,7 +118,7 @@ def _add_page_values(
     out_GD: Any,
 ) -> None:
     """out += weights @ values of one page, four tokens at a time: one pass over `out` for four."""
-    page_size, head_size = value_pages.shape[2], value_pages.shape[3]
+    page_size = value_pages.shape[2]
     final = live - 1
     for j in range(0, page_size, 4):
         # As for the keys; the weights of slots without a token are zero.
@@ -126,58 +133,69 @@ def _add_page_values(
                 )
 
 
-@compiled
-def _attend(
-    start: Any,
-    stop: Any,
-    query_BHD: Any,
-    key_pages: Any,
-    value_pages: Any,
-    page_table_BN: Any,
-    pages_BKS: Any,
-    count_BK: Any,
-    cached_B: Any,
-    scale: Any,
-    out_BHD: Any,
-) -> None:
-    """Attention of some of the rows; a row is the G query heads of a (sequence, KV head). `scale` includes log2(e)."""
-    _, kv_heads, page_size, head_size = key_pages.shape
-    group = query_BHD.shape[1] // kv_heads
-    stride = (page_size + 3) // 4 * 4
-    block_pages = max(1, BLOCK_TOKENS // stride)
-    logits_GT = np.empty((group, block_pages * stride), np.float32)
-    maximum_G = np.empty(group, np.float32)
-    total_G = np.empty(group, np.float32)
-    query_GD = np.empty((group, head_size), np.float32)
-    out_GD = np.empty((group, head_size), np.float32)
-    for row in range(start, stop):
-        b, k = row // kv_heads, row % kv_heads
-        cached = cached_B[b]
-        count = count_BK[b, k] if cached > 0 else 0
-        for g in range(group):
-            maximum_G[g], total_G[g] = -np.inf, ZERO
-            for d in range(head_size):
-                query_GD[g, d] = query_BHD[b, k * group + g, d] * scale
-                out_GD[g, d] = ZERO
+@cache
+def _attend_with(constant_size: int) -> Callable[..., None]:
+    """The compiled rows for one head size, or with 0 for any."""
 
-        for block in range(0, count, block_pages):
-            block_stop = min(block + block_pages, count)
-            for s in range(block, block_stop):
-                logical = pages_BKS[b, k, s]
-                page, live = page_table_BN[b, logical], min(page_size, cached - logical * page_size)
-                _page_logits(query_GD, key_pages, value_pages, page, k, live, logits_GT, (s - block) * stride)
-            _block_weights(logits_GT, (block_stop - block) * stride, maximum_G, total_G, out_GD)
-            for s in range(block, block_stop):
-                logical, ahead = pages_BKS[b, k, s], pages_BKS[b, k, min(s + block_pages, count - 1)]
-                page, live = page_table_BN[b, logical], min(page_size, cached - logical * page_size)
-                first, next_page = (s - block) * stride, page_table_BN[b, ahead]
-                _add_page_values(logits_GT, first, key_pages, value_pages, page, next_page, k, live, out_GD)
+    @compiled
+    def _attend(
+        start: Any,
+        stop: Any,
+        query_BHD: Any,
+        key_pages: Any,
+        value_pages: Any,
+        page_table_BN: Any,
+        pages_BKS: Any,
+        count_BK: Any,
+        cached_B: Any,
+        scale: Any,
+        out_BHD: Any,
+    ) -> None:
+        """Attention of some rows; a row is the G query heads of a (sequence, KV head). `scale` includes log2(e)."""
+        _, kv_heads, page_size, _ = key_pages.shape
+        head_size = constant_size if constant_size > 0 else query_BHD.shape[2]
+        group = query_BHD.shape[1] // kv_heads
+        stride = (page_size + 3) // 4 * 4
+        block_pages = max(1, BLOCK_TOKENS // stride)
+        logits_GT = np.empty((group, block_pages * stride), np.float32)
+        maximum_G = np.empty(group, np.float32)
+        total_G = np.empty(group, np.float32)
+        query_GD = np.empty((group, head_size), np.float32)
+        out_GD = np.empty((group, head_size), np.float32)
+        for row in range(start, stop):
+            b, k = row // kv_heads, row % kv_heads
+            cached = cached_B[b]
+            count = count_BK[b, k] if cached > 0 else 0
+            for g in range(group):
+                maximum_G[g], total_G[g] = -np.inf, ZERO
+                for d in range(head_size):
+                    query_GD[g, d] = query_BHD[b, k * group + g, d] * scale
+                    out_GD[g, d] = ZERO
 
-        for g in range(group):
-            # Zero only if there was nothing to read (or every logit was -inf): the row stays zero.
-            inverse = ONE / total_G[g] if total_G[g] != ZERO else ZERO
-            for d in range(head_size):
-                out_BHD[b, k * group + g, d] = out_GD[g, d] * inverse
+            for block in range(0, count, block_pages):
+                block_stop = min(block + block_pages, count)
+                for s in range(block, block_stop):
+                    logical = pages_BKS[b, k, s]
+                    page, live = page_table_BN[b, logical], min(page_size, cached - logical * page_size)
+                    _page_logits(
+                        head_size, query_GD, key_pages, value_pages, page, k, live, logits_GT, (s - block) * stride
+                    )
+                _block_weights(head_size, logits_GT, (block_stop - block) * stride, maximum_G, total_G, out_GD)
+                for s in range(block, block_stop):
+                    logical, ahead = pages_BKS[b, k, s], pages_BKS[b, k, min(s + block_pages, count - 1)]
+                    page, live = page_table_BN[b, logical], min(page_size, cached - logical * page_size)
+                    first, next_page = (s - block) * stride, page_table_BN[b, ahead]
+                    _add_page_values(
+                        head_size, logits_GT, first, key_pages, value_pages, page, next_page, k, live, out_GD
+                    )
+
+            for g in range(group):
+                # Zero only if there was nothing to read (or every logit was -inf): the row stays zero.
+                inverse = ONE / total_G[g] if total_G[g] != ZERO else ZERO
+                for d in range(head_size):
+                    out_BHD[b, k * group + g, d] = out_GD[g, d] * inverse
+
+    return _attend
 
 
 def paged_attention(
@@ -195,12 +213,12 @@ def paged_attention(
         return reference.paged_attention(
             query_BHD, key_pages, value_pages, page_table_BN, pages_BKS, count_BK, cached_B, scale
         )
-    kv_heads, page_size = key_pages.shape[1:3]
+    kv_heads, page_size, head_size = key_pages.shape[1:]
     if pages_BKS is None or count_BK is None:
         pages_BKS, count_BK = reference.every_page(cached_B, kv_heads, page_table_BN.shape[1], page_size)
     out_BHD = torch.empty(query_BHD.shape)
     jit.run(
-        _attend,
+        _attend_with(head_size if head_size in CONSTANT_HEAD_SIZES else 0),
         count_BK.numel(),
         jit.array(query_BHD),
         jit.array(key_pages),
