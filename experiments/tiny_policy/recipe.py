@@ -19,7 +19,7 @@ from transformers import Qwen3ForCausalLM
 
 from experiments.tiny_policy.measure import encode_rows, exactness
 from experiments.tiny_policy.policy import build_model, build_tokenizer
-from sparrow.data.sources.running_sum import HELD_OUT_SEED, running_sum_rows
+from sparrow.data.sources.running_sum import HELD_OUT_SEED, NUMBERS, running_sum_rows
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,10 @@ class Recipe:
         stop: the step after which training ends.
         batch_tokens: tokens of a batch, prompts included.
         peak_lr: learning rate after the warm-up; it falls linearly to `final_lr` of itself.
-        fewest, most: numbers in a row; the largest allowed grows from `first_most` over `growth` steps.
+        first_most, most: largest count of numbers in a row, at the start and after `growth` steps.
+        fewest: smallest count at the start; it grows with the largest, to `last_fewest`.
+        careless_below, careless_above: share of training traces that end in natural digit order instead of the
+            verifier's, for answers below 50 and from 50 on. This is what reinforcement learning has to undo.
         keep_from, keep_to: greedy exact match of the checkpoints that are kept.
         evaluate_from, evaluate_every: the steps measured.
         held_out_rows, held_out_numbers: the rows they are measured on.
@@ -45,13 +48,16 @@ class Recipe:
     final_lr: float = 0.05
     warmup: int = 100
     fewest: int = 4
+    last_fewest: int = 20
     first_most: int = 12
-    most: int = 42
+    most: int = 36
+    careless_below: float = 0.3
+    careless_above: float = 0.7
     growth: int = 900
     evaluate_from: int = 400
     evaluate_every: int = 20
     held_out_rows: int = 200
-    held_out_numbers: int = 40
+    held_out_numbers: int = NUMBERS
     keep_from: float = 0.02
     keep_to: float = 0.98
 
@@ -68,9 +74,20 @@ def training_batch(recipe: Recipe, step: int, draw: random.Random) -> tuple[torc
     """Rows of one length, so that nothing is padded: ids [B, T] and the prompt's length."""
     share = min(1.0, step / recipe.growth)
     most = round(recipe.first_most + share * (recipe.most - recipe.first_most))
-    numbers = draw.randint(recipe.fewest, most)
+    fewest = round(recipe.fewest + share * (recipe.last_fewest - recipe.fewest))
+    numbers = draw.randint(fewest, most)
     count = max(1, recipe.batch_tokens // (8 * numbers + 4))
-    return encode_rows(running_sum_rows(step * recipe.batch_tokens, count, numbers, seed=recipe.seed))
+    ids_BT, prompt_len = encode_rows(running_sum_rows(step * recipe.batch_tokens, count, numbers, seed=recipe.seed))
+    return careless_answers(recipe, ids_BT, draw), prompt_len
+
+
+def careless_answers(recipe: Recipe, ids_BT: torch.Tensor, draw: random.Random) -> torch.Tensor:
+    """Write some answers in natural order: the last three characters of a trace are ones, tens, `$`."""
+    for row_T in ids_BT:
+        share = recipe.careless_above if row_T[-2] >= 5 else recipe.careless_below
+        if draw.random() < share:
+            row_T[-3:-1] = row_T[-3:-1].flip(0)
+    return ids_BT
 
 
 def trace_loss(model: Qwen3ForCausalLM, ids_BT: torch.Tensor, prompt_len: int) -> torch.Tensor:

@@ -16,7 +16,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3ForCaus
 
 from experiments.tiny_policy.measure import decode, exactness, step_rewards
 from experiments.tiny_policy.policy import build_tokenizer
-from sparrow.data.sources.running_sum import HELD_OUT_SEED, running_sum_rows
+from sparrow.data.sources.running_sum import HELD_OUT_SEED, NUMBERS, running_sum_rows
 
 
 def measure(model: Qwen3ForCausalLM, numbers: int, count: int, decoded: int) -> dict[str, float]:
@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--output", type=Path, help="left out: only measure")
-    parser.add_argument("--numbers", type=int, default=40)
+    parser.add_argument("--numbers", type=int, default=NUMBERS)
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--decoded", type=int, default=200)
     options = parser.parse_args()

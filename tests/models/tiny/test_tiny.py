@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sparrow.data.sources.running_sum import HELD_OUT_SEED, running_sum_rows
+from sparrow.data.sources.running_sum import HELD_OUT_SEED, NUMBERS, running_sum_rows
 from sparrow.models.tiny import tiny_path
 from sparrow.rewards.running_sum import running_sum_trace
 
@@ -70,6 +70,6 @@ def test_held_out_exact_match_leaves_room_for_rl(model, tokenizer):
     texts = [row["prompt"][0]["content"] + running_sum_trace(row["extra_info"]["numbers"]) for row in rows]
     ids_BT = torch.tensor(tokenizer(texts).input_ids)
     predicted_BT = model(ids_BT[:, :-1]).logits.argmax(-1)
-    prompt_len = 2 * 40
+    prompt_len = 2 * NUMBERS
     right_B = (predicted_BT[:, prompt_len - 1 :] == ids_BT[:, prompt_len:]).all(-1)
     assert 0.2 <= right_B.float().mean().item() <= 0.65

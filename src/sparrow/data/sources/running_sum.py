@@ -14,7 +14,7 @@ from sparrow.rewards.running_sum import running_sum_answer, running_sum_prompt
 DATA_SOURCE = "sparrow/running_sum"
 TRAIN_SEED = 0
 HELD_OUT_SEED = 1_000_000
-NUMBERS = 40
+NUMBERS = 34
 
 _MIN_NUMBERS = 2
 _HELD_OUT_SHARE_OF_256 = 16
