@@ -21,7 +21,7 @@ STORED = Path(__file__).parent / "golden_five_steps.json"
 
 OVERRIDES = (
     "experiment=quickstart", "debug=default", "steps=5", "reward=running-sum-steps", "rollout.temperature=1.5",
-    "rollout.samples=4", "rollout.max_new_tokens=40", "optimizer.lr=1e-3", "threads=1",
+    "rollout.samples=4", "rollout.max_new_tokens=40", "optimizer.lr=2e-5", "threads=1",
 )  # fmt: skip
 """Forty tokens reach into the first length bin where the schedule leaves pages out."""
 
@@ -47,7 +47,7 @@ def test_five_steps_give_the_stored_numbers(tmp_path: Path) -> None:
     stored = json.loads(STORED.read_text())
     rows = five_steps(tmp_path / "run")
     assert len(rows) == len(stored) == 5
-    # Another CPU rounds in other places; five steps at a high learning rate make 1e-7 a few 1e-5.
+    # Another CPU rounds in other places; Adam makes of 1e-7 in a gradient up to 1e-4 in a loss.
     for row, expected in zip(rows, stored, strict=True):
         assert row == pytest.approx(expected, rel=1e-3, abs=1e-5)
     assert rows[0]["actor/grad_norm"] > 0.01, "the run has something to learn from"
