@@ -10,7 +10,7 @@ PINS := pyproject.toml constraints.txt
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-full check format clean
+.PHONY: help install quickstart test test-full fuzz check format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,6 +25,9 @@ test: $(VENV)/.installed-test ## install what the tests need, run all but the sl
 
 test-full: $(VENV)/.installed-test ## run every test; those for a GPU are skipped without one
 	$(BIN)/python -m pytest
+
+fuzz: $(VENV)/.installed-test ## compare reference, CPU and Triton paths on 2000 random configurations per operator
+	$(BIN)/python -m tests.fuzz --configurations 2000
 
 check: $(VENV)/.installed-check ## lint, formatting, types
 	$(BIN)/ruff check .

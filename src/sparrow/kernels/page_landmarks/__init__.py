@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from sparrow.kernels.checks import check_dtype, check_shape
-from sparrow.kernels.page_landmarks import cpu, reference
+from sparrow.kernels.page_landmarks import cpu
 from sparrow.kernels.page_score import PageScore
 
 
@@ -57,9 +57,13 @@ def page_landmarks(
         score: what to keep of a page.
 
     Raises:
-        TypeError: a dtype that is not allowed.
-        ValueError: shapes that do not fit each other.
+        TypeError: a dtype that is not allowed, or on CUDA one that the kernel does not serve.
+        ValueError: shapes that do not fit each other, or on CUDA a size that the kernel does not serve.
     """
     _check(key_TKD, value_TKD, key_pages, value_pages, landmarks, page_T, offset_T, score)
-    write = cpu.page_landmarks if key_TKD.device.type == "cpu" else reference.page_landmarks
-    write(key_TKD, value_TKD, key_pages, value_pages, landmarks, page_T, offset_T, score)
+    if key_TKD.device.type == "cpu":
+        cpu.page_landmarks(key_TKD, value_TKD, key_pages, value_pages, landmarks, page_T, offset_T, score)
+        return
+    from sparrow.kernels.page_landmarks import gpu  # needs Triton, which a machine without a GPU may lack
+
+    gpu.page_landmarks(key_TKD, value_TKD, key_pages, value_pages, landmarks, page_T, offset_T, score)

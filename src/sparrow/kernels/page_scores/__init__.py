@@ -5,7 +5,7 @@ from torch import Tensor
 
 from sparrow.kernels.checks import check_dtype, check_shape, group_size
 from sparrow.kernels.page_score import PageScore
-from sparrow.kernels.page_scores import cpu, reference
+from sparrow.kernels.page_scores import cpu
 
 
 def page_scores(
@@ -34,8 +34,9 @@ def page_scores(
         [B, K, N] fp32; -inf for pages that are not full (a partly filled page has no landmark) or past the end.
 
     Raises:
-        TypeError: a dtype that is not allowed.
-        ValueError: shapes that do not fit each other, or H not a multiple of K.
+        TypeError: a dtype that is not allowed, or on CUDA one that the kernel does not serve.
+        ValueError: shapes that do not fit each other, H not a multiple of K, or on CUDA a size that the kernel does not
+            serve.
     """
     batch, heads, head_size = query_BHD.shape
     check_shape("landmarks", landmarks, (None, None, score.width, head_size))
@@ -45,4 +46,6 @@ def page_scores(
     check_shape("cached_B", cached_B, (batch,))
     if query_BHD.device.type == "cpu":
         return cpu.page_scores(query_BHD, landmarks, page_table_BN, cached_B, score, page_size=page_size)
-    return reference.page_scores(query_BHD, landmarks, page_table_BN, cached_B, score, page_size=page_size)
+    from sparrow.kernels.page_scores import gpu  # needs Triton, which a machine without a GPU may lack
+
+    return gpu.page_scores(query_BHD, landmarks, page_table_BN, cached_B, score, page_size=page_size)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from sparrow.kernels.checks import check_dtype, check_shape, group_size
-from sparrow.kernels.paged_attention import cpu, reference
+from sparrow.kernels.paged_attention import cpu
 
 
 def _check(
@@ -57,7 +57,8 @@ def paged_attention(
         page_table_BN: [B, N] int32 physical page of each logical page; entries past ceil(cached / P) are arbitrary.
         pages_BKS: [B, K, S] int32 logical pages, as `select_pages` returns them. None: every page (dense); the same
             code runs on the list of all pages, so the result has the same bits.
-        count_BK: [B, K] int32 entries of each list; None with `pages_BKS` None.
+        count_BK: [B, K] int32 entries of each list; None with `pages_BKS` None. On CUDA -1, the mark of a row that
+            `select_pages` refused, gives NaN.
         cached_B: [B] int32 or int64 cached tokens, the one being decoded included. 0 (a padded slot) gives zeros.
         scale: multiplies q . k, usually D ** -0.5.
 
@@ -65,14 +66,15 @@ def paged_attention(
         [B, H, D], in the dtype of the query.
 
     Raises:
-        TypeError: a dtype that is not allowed.
-        ValueError: shapes that do not fit each other, or H not a multiple of K.
+        TypeError: a dtype that is not allowed, or on CUDA one that the kernel does not serve.
+        ValueError: shapes that do not fit each other, H not a multiple of K, or on CUDA a size that the kernel does not
+            serve.
     """
     _check(query_BHD, key_pages, value_pages, page_table_BN, pages_BKS, count_BK, cached_B)
     if query_BHD.device.type == "cpu":
         return cpu.paged_attention(
             query_BHD, key_pages, value_pages, page_table_BN, pages_BKS, count_BK, cached_B, scale
         )
-    return reference.paged_attention(
-        query_BHD, key_pages, value_pages, page_table_BN, pages_BKS, count_BK, cached_B, scale
-    )
+    from sparrow.kernels.paged_attention import gpu  # needs Triton, which a machine without a GPU may lack
+
+    return gpu.paged_attention(query_BHD, key_pages, value_pages, page_table_BN, pages_BKS, count_BK, cached_B, scale)

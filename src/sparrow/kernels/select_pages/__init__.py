@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from sparrow.kernels.checks import check_dtype, check_shape
-from sparrow.kernels.select_pages import cpu, reference
+from sparrow.kernels.select_pages import cpu
 
 
 def select_pages(
@@ -33,12 +33,13 @@ def select_pages(
         max_pages: S, the capacity of a list.
 
     Returns:
-        pages [B, K, S] int32, logical page ids, ascending, padded with -1; count [B, K] int32.
+        pages [B, K, S] int32, logical page ids, ascending, padded with -1; count [B, K] int32. On CUDA, where raising
+        would wait for the device, a row that raises on CPU has count -1, and `paged_attention` gives NaN for it.
 
     Raises:
         TypeError: a dtype that is not allowed.
-        ValueError: shapes that do not fit each other, a negative count, or (on CPU) a row whose list exceeds
-            `max_pages`.
+        ValueError: shapes that do not fit each other, a negative count, (on CPU) a row whose budget is negative or
+            whose list exceeds `max_pages`, or (on CUDA) more scores per row than the kernel serves.
     """
     check_dtype("scores_BKN", scores_BKN, torch.float32)
     batch = scores_BKN.shape[0]
@@ -52,6 +53,8 @@ def select_pages(
         return cpu.select_pages(
             scores_BKN, cached_B, budget_B, page_size=page_size, first=first, last=last, max_pages=max_pages
         )
-    return reference.select_pages(
+    from sparrow.kernels.select_pages import gpu  # needs Triton, which a machine without a GPU may lack
+
+    return gpu.select_pages(
         scores_BKN, cached_B, budget_B, page_size=page_size, first=first, last=last, max_pages=max_pages
     )
