@@ -1,4 +1,4 @@
-"""The control study behind the quickstart's schedule: the same training under dense, chosen and quartered budgets.
+"""The control study behind the quickstart's schedule: the same training under dense, chosen and halved budgets.
 
     python -m experiments.quickstart.study --output outputs/quickstart_study
 
@@ -18,11 +18,11 @@ RESULTS = HERE / "results.json"
 ARMS: dict[str, list[str]] = {
     "dense": ["experiment=quickstart-dense"],
     "chosen": ["experiment=quickstart"],
-    "quarter": ["experiment=quickstart", "schedule.pages=[2,2,3,5,7,24]"],
+    "half": ["experiment=quickstart", "schedule.pages=[4,4,6,10,48]"],
 }
 """Name of an arm and what makes it; each arm differs from the quickstart in its schedule alone."""
 
-SEEDS = {"dense": (0, 1, 2), "chosen": (0, 1, 2), "quarter": (0,)}
+SEEDS = {"chosen": (0, 1, 2), "dense": (0, 1, 2), "half": (0,)}
 
 
 def run(arm: str, seed: int, output: Path) -> dict[str, float]:
@@ -39,15 +39,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--only", help="one run, as <arm>/<seed>")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the results are collected")
     options = parser.parse_args()
-    results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    results = json.loads(options.results.read_text()) if options.results.is_file() else {}
     for arm, seeds in SEEDS.items():
         for seed in seeds:
             name = f"{arm}/{seed}"
             if name in results or (options.only and options.only != name):
                 continue
             results[name] = run(arm, seed, options.output)
-            RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+            options.results.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
