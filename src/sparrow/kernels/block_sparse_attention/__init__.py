@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparrow.kernels.block_sparse_attention import cpu, reference
+from sparrow.kernels.block_sparse_attention import cpu
 from sparrow.kernels.checks import check_dtype, check_shape, group_size
 from sparrow.kernels.page_bits import num_words
 
@@ -39,8 +39,9 @@ def block_sparse_attention(
         [B, H, T, D], in the dtype of the query.
 
     Raises:
-        TypeError: page sets that are not int32.
-        ValueError: shapes that do not fit each other, or H not a multiple of K.
+        TypeError: page sets that are not int32, or on CUDA a dtype that the kernels do not serve.
+        ValueError: shapes that do not fit each other, H not a multiple of K, or on CUDA a size that the kernels do not
+            serve.
     """
     batch, heads, length, head_size = query_BHTD.shape
     kv_heads = key_BKTD.shape[1]
@@ -52,7 +53,9 @@ def block_sparse_attention(
     check_dtype("chosen_BKTM", chosen_BKTM, torch.int32)
     check_shape("prompt_len_B", prompt_len_B, (batch,))
     check_shape("length_B", length_B, (batch,))
-    attend = cpu.block_sparse_attention if query_BHTD.device.type == "cpu" else reference.block_sparse_attention
-    return attend(
-        query_BHTD, key_BKTD, value_BKTD, chosen_BKTM, prompt_len_B, length_B, page_size=page_size, scale=scale
-    )
+    arguments = (query_BHTD, key_BKTD, value_BKTD, chosen_BKTM, prompt_len_B, length_B)
+    if query_BHTD.device.type == "cpu":
+        return cpu.block_sparse_attention(*arguments, page_size=page_size, scale=scale)
+    from sparrow.kernels.block_sparse_attention import gpu  # needs Triton, which a machine without a GPU may lack
+
+    return gpu.block_sparse_attention(*arguments, page_size=page_size, scale=scale)

@@ -14,8 +14,9 @@ from sparrow.kernels.token_statistics.types import Request, TokenStatistics
 __all__ = ["TokenStatistics", "token_statistics"]
 
 CHUNK_VOCAB = 2**16
+"""Vocabulary entries of a tile on the CPU when `chunk_vocab` is not given."""
 TILE_LOGITS = 2**23
-"""Logits of a tile when `chunk_tokens` is not given: 32 MiB in fp32."""
+"""Logits of a tile on the CPU when `chunk_tokens` is not given: 32 MiB in fp32."""
 
 
 def _check(hidden_XE: Tensor, head_VE: Tensor, request: Request) -> None:
@@ -63,7 +64,7 @@ def token_statistics(
     candidate_ids_XC: Tensor | None = None,
     candidate_logprobs_XC: Tensor | None = None,
     chunk_tokens: int | None = None,
-    chunk_vocab: int = CHUNK_VOCAB,
+    chunk_vocab: int | None = None,
 ) -> TokenStatistics:
     """Computes statistics of tokens under p = softmax(hidden @ head.T / temperature).
 
@@ -82,19 +83,26 @@ def token_statistics(
         candidate_ids_XC: [X, C] ids that the other policy recorded, -1 for none; asks for `alpha_low_X` and
             `alpha_high_X`.
         candidate_logprobs_XC: [X, C] the other policy's log-probs at those ids, at the same temperature.
-        chunk_tokens: tokens of a tile. Default: so many that a tile holds 2**23 logits.
-        chunk_vocab: vocabulary entries of a tile. Peak memory is a few tiles, whatever X and V are.
+        chunk_tokens: tokens of a tile. Default: so many that a tile holds 2**23 logits (on CUDA 2**26 for `alpha_X`).
+        chunk_vocab: vocabulary entries of a tile. Peak memory is a few tiles, whatever X and V are. Default: 2**16; on
+            CUDA 4096, or all of them for `alpha_X`.
 
     Returns:
         `TokenStatistics`; its fields are documented there.
 
     Raises:
-        TypeError: a dtype that is not allowed.
+        TypeError: a dtype that is not allowed, or on CUDA one that the kernels do not serve.
         ValueError: shapes that do not fit, a temperature that is not positive, an id outside the vocabulary (CPU only:
-            on a GPU its log-prob is NaN), candidates without log-probs or the reverse.
+            on a GPU its log-prob is NaN), candidates without log-probs or the reverse, on CUDA a `topk` that the
+            kernels do not serve.
     """
     request = Request(token_X, temperature, topk, other_hidden_XE, candidate_ids_XC, candidate_logprobs_XC)
     _check(hidden_XE, head_VE, request)
+    if hidden_XE.device.type != "cpu":
+        from sparrow.kernels.token_statistics import gpu  # needs Triton, which a machine without a GPU may lack
+
+        return gpu.token_statistics(hidden_XE, head_VE, request, chunk_tokens=chunk_tokens, chunk_vocab=chunk_vocab)
+    chunk_vocab = CHUNK_VOCAB if chunk_vocab is None else chunk_vocab
     if chunk_tokens is None:
         chunk_tokens = max(1, TILE_LOGITS // min(chunk_vocab, head_VE.shape[0]))
     return chunked.token_statistics(hidden_XE, head_VE, request, chunk_tokens=chunk_tokens, chunk_vocab=chunk_vocab)

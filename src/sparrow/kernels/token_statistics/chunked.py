@@ -1,4 +1,4 @@
-"""`token_statistics` in plain torch with bounded memory: the path of the CPU, and of any device without a kernel.
+"""`token_statistics` in plain torch with bounded memory: the path of the CPU.
 
 The [X, V] logits are made a tile at a time: once to reduce them, and again in the backward pass, which rebuilds each
 tile from hidden states and head instead of keeping it. Peak memory is a few tiles, plus the gradients themselves.
