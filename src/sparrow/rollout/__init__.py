@@ -2,6 +2,6 @@
 
 from sparrow.rollout.completion import Completion, RolloutStats
 from sparrow.rollout.engine import RolloutEngine
-from sparrow.rollout.replay import replay_page_sets
+from sparrow.rollout.replay import lay_out_page_sets, replay_page_sets
 
-__all__ = ["Completion", "RolloutEngine", "RolloutStats", "replay_page_sets"]
+__all__ = ["Completion", "RolloutEngine", "RolloutStats", "lay_out_page_sets", "replay_page_sets"]

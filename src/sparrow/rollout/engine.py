@@ -8,8 +8,9 @@ from torch import nn
 from sparrow.kernels import PageScore, get_page_score
 from sparrow.models.families import DecoderWeights, decoder_weights
 from sparrow.rollout.completion import Completion, RolloutStats
-from sparrow.rollout.decoder import Decoder
+from sparrow.rollout.decoder import Decoder, padded_rows
 from sparrow.rollout.loop import Progress, Rollout
+from sparrow.rollout.memory import RolloutMemory, predict
 from sparrow.rollout.pool import PagePool
 from sparrow.rollout.request import Limits, Request, check_request, pages_needed
 from sparrow.rollout.sampler import SamplingParams
@@ -169,7 +170,7 @@ class RolloutEngine:
             pool = self._pool_for(request)
             rollout = Rollout(
                 request,
-                Decoder(self._weights, self.score, adapter=adapter, max_tokens=request.max_tokens),
+                self.make_decoder(adapter=adapter, max_tokens=request.max_tokens),
                 pool,
                 self._table,
                 max_batch=self.max_batch,
@@ -185,6 +186,52 @@ class RolloutEngine:
                     self._pool = None
         return completions
 
+    def memory(
+        self, prompts: Sequence[Sequence[int]], *, n: int = 1, max_new_tokens: int, record: Collection[str] = ()
+    ) -> RolloutMemory:
+        """Memory that ``generate`` with the same arguments needs, worked out before anything is allocated.
+
+        Args:
+            prompts: token ids per prompt.
+            n: samples per prompt.
+            max_new_tokens: greatest response length.
+            record: what is recorded; hidden states are counted.
+        """
+        request = Request(
+            prompts,
+            range(len(prompts)),
+            n,
+            max_new_tokens,
+            SamplingParams(),
+            0,
+            0,
+            frozenset(),
+            False,
+            frozenset(record),
+        )
+        lengths = [len(token_ids) for token_ids in prompts]
+        return predict(
+            self.model,
+            element=self._weights.embed_VE.element_size(),
+            copies=sum(cast.nbytes for cast in self._copies.values()),
+            pages=self._pool_pages(request),
+            page_size=self.schedule.page_size,
+            sparse_layers=len(set(range(len(self._weights.layers))) - set(self.schedule.dense_layers)),
+            width=self.score.width,
+            rows=padded_rows(min(self.max_batch, request.sequences)),
+            prefill=min(sum(lengths), self.prefill_tokens + max(lengths, default=0)),
+            recorded=request.sequences * max_new_tokens if "hidden" in request.record else 0,
+        )
+
+    def make_decoder(self, *, adapter: bool, max_tokens: int) -> Decoder:
+        """The forward pass of one call, over the weights as they are; a subclass may give another one.
+
+        Args:
+            adapter: whether the LoRA adapter takes part.
+            max_tokens: longest sequence of the call.
+        """
+        return Decoder(self._weights, self.score, adapter=adapter, max_tokens=max_tokens)
+
     def _read_weights(self) -> DecoderWeights:
         return decoder_weights(self.model, self.dtype, self.head_dtype, self._copies)
 
@@ -199,13 +246,18 @@ class RolloutEngine:
             has_adapter=self._weights.has_adapter,
         )
 
+    def _pool_pages(self, request: Request) -> int:
+        """Pages of the cache: as many as the engine was given, else as many as the request can need."""
+        limit = self._limits().pool_pages
+        if limit is not None:
+            return limit
+        most = max((pages_needed(len(ids), request, self.schedule.page_size) for ids in request.prompts), default=1)
+        return most * min(self.max_batch, request.sequences) + 1
+
     def _pool_for(self, request: Request) -> PagePool:
         """The cache, kept between calls unless it is too small."""
         weights, schedule = self._weights, self.schedule
-        limit = self._limits().pool_pages
-        if limit is None:
-            most = max((pages_needed(len(ids), request, schedule.page_size) for ids in request.prompts), default=1)
-            limit = most * min(self.max_batch, request.sequences) + 1
+        limit = self._pool_pages(request)
         if self._pool is None or self._pool.num_pages < limit:
             self._pool = None  # free the old one first
             layers = len(weights.layers)

@@ -35,12 +35,26 @@ def replay_page_sets(
     Raises:
         ValueError: a completion without page sets, for other layers, or longer than ``width``.
     """
+    sets: list[Tensor] = []
+    for index, completion in enumerate(completions):
+        if completion.page_sets is None:
+            raise ValueError(f"completion {index} holds no page sets: sample with record=('page_sets',)")
+        sets.append(completion.page_sets)
+    return lay_out_page_sets(sets, prompt_lengths, sparse_layers, page_size=page_size, width=width)
+
+
+def lay_out_page_sets(
+    page_sets: Sequence[Tensor],
+    prompt_lengths: Sequence[int],
+    sparse_layers: Sequence[int],
+    *,
+    page_size: int,
+    width: int,
+) -> dict[int, Tensor]:
+    """The same from the page sets alone, [L, K, T - 1, M] for each of B completions; see :func:`replay_page_sets`."""
     words = num_words(-(-width // page_size))
     rows = []
-    for index, (completion, prompt_length) in enumerate(zip(completions, prompt_lengths, strict=True)):
-        sets = completion.page_sets
-        if sets is None:
-            raise ValueError(f"completion {index} holds no page sets: sample with record=('page_sets',)")
+    for index, (sets, prompt_length) in enumerate(zip(page_sets, prompt_lengths, strict=True)):
         layers, kv_heads, steps, held = sets.shape
         if layers != len(sparse_layers):
             raise ValueError(

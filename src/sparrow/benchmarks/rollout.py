@@ -1,0 +1,192 @@
+"""``suite=rollout``: decode steps of this engine and of transformers' ``generate``, on the same weights.
+
+All start from the same synthetic cache, in one process, in turns. A step is everything that a decoded token costs as a
+user runs it: forward pass, sampling, and the loop around them. Names of results: ``a_over_b`` is how many times faster
+a is than b; only ``sparse_step_over_empty_step`` and ``slope_*`` compare times.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from sparrow.benchmarks.plots import plot_steps
+from sparrow.benchmarks.results import write_results
+from sparrow.benchmarks.synthetic import Context, Decoded, Generate, SyntheticEngine
+from sparrow.benchmarks.timing import rotated
+from sparrow.models.loading import load_policy
+from sparrow.schedule import BudgetSchedule
+
+Steps = dict[str, list[float]]
+"""Seconds per step of each call, by system."""
+
+SYSTEMS = ("sparse", "dense", "generate_dynamic", "generate_static")
+
+
+@dataclass(frozen=True)
+class RolloutSuite:
+    """Settings of the suite.
+
+    Attributes:
+        model: the policy, as `sparrow.models.loading.load_policy` takes it.
+        device: ``cpu`` or ``cuda``.
+        dtype: ``float32`` or ``bfloat16``; of weights, cache and computation.
+        batch: sequences decoded together.
+        pages: page budget, reserved pages not counted.
+        page_size: tokens per page.
+        dense_layers: layers that read everything.
+        contexts: tokens in the cache before the first step, ascending; the last one is the headline.
+        generate_contexts: those of them at which ``generate`` is timed too; must hold the last one.
+        empty: tokens of an almost empty cache.
+        steps: decode steps of a call.
+        repeats: calls that count.
+        temperature: of sampling; 0: greedy.
+        seed: of the cache.
+
+    Raises:
+        ValueError: a value is out of range; the message names the key.
+    """
+
+    model: str
+    device: str
+    dtype: str
+    batch: int
+    pages: int
+    page_size: int
+    dense_layers: list[int]
+    contexts: list[int]
+    generate_contexts: list[int]
+    empty: int = 16
+    steps: int = 24
+    repeats: int = 5
+    temperature: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.device not in ("cpu", "cuda"):
+            raise ValueError(f"suite.device={self.device!r}: must be cpu or cuda")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("suite.device='cuda': there is no CUDA device; must be cpu here")
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"suite.dtype={self.dtype!r}: must be float32 or bfloat16")
+        for key in ("batch", "steps", "repeats", "empty"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"suite.{key}={getattr(self, key)}: must be 1 or more")
+        if len(self.contexts) < 2 or self.contexts != sorted(set(self.contexts)) or self.contexts[0] <= self.empty:
+            raise ValueError(
+                f"suite.contexts={self.contexts}: must be two or more ascending lengths above empty={self.empty}"
+            )
+        if not set(self.generate_contexts) <= set(self.contexts) or self.contexts[-1] not in self.generate_contexts:
+            raise ValueError(
+                f"suite.generate_contexts={self.generate_contexts}: must be some of contexts={self.contexts}, the last "
+                "one among them"
+            )
+
+    @torch.no_grad()
+    def run(self, run_dir: Path) -> None:
+        """Measure, print a table, write ``rollout.json``, ``summary.json`` and ``steps.png``."""
+        dtype = torch.float32 if self.dtype == "float32" else torch.bfloat16
+        model, _ = load_policy(self.model, dtype)
+        model.to(self.device)  # type: ignore[arg-type]  # transformers annotates the method away
+        # Nothing may end a call early, neither the model's stop tokens nor its own sampling defaults.
+        model.generation_config = type(model.generation_config)()
+        schedules = self._schedules()
+        engine = SyntheticEngine(model, schedules["dense"], max_batch=self.batch)
+        measured: dict[int, Steps] = {}
+        agreement: dict[int, float | None] = {}
+        for tokens in self.contexts:
+            contexts = {size: Context.random(model, self.batch, size, self.seed) for size in (self.empty, tokens)}
+            calls = self._calls(model, engine, contexts, tokens)
+            measured[tokens], agreement[tokens] = self._measure(calls)
+        summary = self.summary(measured, agreement)
+        show(
+            f"{self.model}, batch {self.batch}, {self.pages} pages and {schedules['sparse'].reserved} reserved",
+            measured,
+        )
+        plot_steps(run_dir / "steps.png", {tokens: medians(steps) for tokens, steps in measured.items()})
+        details = {"settings": asdict(self), "seconds_per_step": measured, "tokens_equal_to_generate": agreement}
+        write_results(run_dir, "rollout", summary, details)
+
+    def summary(self, measured: dict[int, Steps], agreement: dict[int, float | None]) -> dict[str, float | None]:
+        """The ratios that matter, flat, at the longest context."""
+        at = {tokens: medians(steps) for tokens, steps in measured.items()}
+        longest = at[self.contexts[-1]]
+        sparse, dense = longest["sparse"], longest["dense"]
+        slopes = {name: slope({tokens: steps[name] for tokens, steps in at.items()}) for name in ("sparse", "dense")}
+        return {
+            "context": float(self.contexts[-1]),
+            "sparse_over_generate_dynamic": longest["generate_dynamic"] / sparse,
+            "sparse_over_generate_static": longest["generate_static"] / sparse,
+            "dense_over_generate_dynamic": longest["generate_dynamic"] / dense,
+            "dense_over_generate_static": longest["generate_static"] / dense,
+            "sparse_over_dense": dense / sparse,
+            "sparse_step_over_empty_step": sparse / longest["empty"],
+            "slope_sparse_s_per_token": slopes["sparse"],
+            "slope_dense_s_per_token": slopes["dense"],
+            "slope_sparse_over_dense": slopes["sparse"] / slopes["dense"] if slopes["dense"] else None,
+            "dense_tokens_equal_to_generate": agreement[self.contexts[-1]],
+            **{f"{name}_step_s": seconds for name, seconds in longest.items()},
+        }
+
+    def _schedules(self) -> dict[str, BudgetSchedule]:
+        fields: dict[str, Any] = {"page_size": self.page_size, "dense_layers": self.dense_layers}
+        return {
+            "sparse": BudgetSchedule.constant(self.pages, **fields),
+            "dense": BudgetSchedule.dense(**fields),
+        }
+
+    def _calls(
+        self, model: Any, engine: SyntheticEngine, contexts: dict[int, Context], tokens: int
+    ) -> dict[str, Callable[[], Decoded]]:
+        """The systems to time at one length, by name."""
+
+        def own(schedule: BudgetSchedule, context: Context) -> Callable[[], Decoded]:
+            return lambda: engine.decode(context, schedule, self.steps, self.temperature)
+
+        schedules = self._schedules()
+        calls = {name: own(schedule, contexts[tokens]) for name, schedule in schedules.items()}
+        calls["empty"] = own(schedules["sparse"], contexts[self.empty])
+        if tokens in self.generate_contexts:
+            for name, static in (("generate_dynamic", False), ("generate_static", True)):
+                calls[name] = Generate(
+                    model, contexts[tokens], steps=self.steps, static=static, temperature=self.temperature
+                ).decode
+        return calls
+
+    def _measure(self, calls: dict[str, Callable[[], Decoded]]) -> tuple[Steps, float | None]:
+        """Seconds per step, and the share of greedy tokens that dense engine and ``generate`` have in common."""
+        first = {name: call() for name, call in calls.items()}  # warms up, and is not counted
+        found: Steps = {name: [] for name in calls}
+        for turn in range(self.repeats):
+            for name in rotated(list(calls), turn):
+                found[name].append(calls[name]().seconds_per_step)
+        if "generate_dynamic" not in first or self.temperature > 0:
+            return found, None
+        ours, theirs = (np.array(first[name].token_ids) for name in ("dense", "generate_dynamic"))
+        return found, float((ours == theirs).mean())
+
+
+def medians(steps: Steps) -> dict[str, float]:
+    """Median seconds per step by system."""
+    return {name: median(seconds) for name, seconds in steps.items()}
+
+
+def slope(seconds: dict[int, float]) -> float:
+    """Least-squares growth of the step time with the context, in seconds per token."""
+    return float(np.polyfit(list(seconds), list(seconds.values()), 1)[0])
+
+
+def show(title: str, measured: dict[int, Steps]) -> None:
+    """Print milliseconds per step; a dash is what was not timed."""
+    table = Table("context", "empty", *SYSTEMS, title=f"ms per step, {title}")
+    for tokens, steps in measured.items():
+        found = medians(steps)
+        cells = [f"{found[name] * 1000:.2f}" if name in found else "-" for name in ("empty", *SYSTEMS)]
+        table.add_row(str(tokens), *cells)
+    Console().print(table)

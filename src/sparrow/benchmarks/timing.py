@@ -1,0 +1,110 @@
+"""Timing that can be compared: all candidates in one process, in turns, with cold caches, medians.
+
+A number taken alone says little: clocks, other processes and the state of the caches move it by more than what is to
+be shown. So candidates run in rounds, each round once through all of them from another start, and before each call a
+buffer larger than the last cache is overwritten. In a model every layer has its own pages, which the layers between
+two visits have pushed out; a warm cache would flatter what reads little.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Candidate = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of each call of one candidate."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle one: half of the calls took longer."""
+        return statistics.median(self.seconds)
+
+    @property
+    def fastest(self) -> float:
+        """The least."""
+        return min(self.seconds)
+
+    @property
+    def slowest(self) -> float:
+        """The greatest."""
+        return max(self.seconds)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Timings by candidate, and for those that could not run, why."""
+
+    timings: dict[str, Timing]
+    failures: dict[str, str]
+
+
+class Clock:
+    """Times single calls on one device.
+
+    Args:
+        device: CUDA calls are timed by events on the stream, CPU calls by the wall clock.
+        flush_mib: size of the buffer that is overwritten before each call; 0: caches stay warm.
+    """
+
+    def __init__(self, device: torch.device, flush_mib: int) -> None:
+        self.device = device
+        self._buffer: Tensor = torch.empty(flush_mib << 20, dtype=torch.uint8, device=device)
+
+    def time(self, candidate: Candidate) -> float:
+        """Seconds of one call."""
+        self._buffer.zero_()
+        if self.device.type == "cuda":
+            return self._time_events(candidate)
+        start = time.perf_counter()
+        candidate()
+        return time.perf_counter() - start
+
+    def _time_events(self, candidate: Candidate) -> float:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        candidate()
+        end.record()
+        torch.cuda.synchronize(self.device)
+        return float(start.elapsed_time(end)) / 1000
+
+
+def interleave(candidates: Mapping[str, Candidate], clock: Clock, *, repeats: int, warmup: int) -> Measured:
+    """Time all candidates in turns.
+
+    Args:
+        candidates: calls by name.
+        clock: times one call.
+        repeats: rounds that count.
+        warmup: calls of each candidate before, which compile and allocate.
+
+    Returns:
+        Timings of those that ran. One that runs out of memory while warming up is left out with its reason.
+    """
+    failures: dict[str, str] = {}
+    for name, candidate in candidates.items():
+        try:
+            for _ in range(warmup):
+                candidate()
+        except torch.OutOfMemoryError as error:
+            failures[name] = f"out of memory: {str(error).splitlines()[0]}"
+    names = [name for name in candidates if name not in failures]
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(repeats):
+        for name in rotated(names, turn):
+            seconds[name].append(clock.time(candidates[name]))
+    return Measured({name: Timing(tuple(taken)) for name, taken in seconds.items()}, failures)
+
+
+def rotated(names: list[str], turn: int) -> list[str]:
+    """The same names starting at another one each turn, so that none always follows the same neighbour's start."""
+    start = turn % len(names) if names else 0
+    return names[start:] + names[:start]

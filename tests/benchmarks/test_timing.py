@@ -1,0 +1,55 @@
+"""Turns, medians and what cannot run."""
+
+import time
+
+import pytest
+import torch
+
+from sparrow.benchmarks.timing import Clock, Timing, interleave, rotated
+
+CPU = torch.device("cpu")
+
+
+def test_timing_summarises_its_calls() -> None:
+    timing = Timing((3.0, 1.0, 2.0, 10.0))
+    assert (timing.median, timing.fastest, timing.slowest) == (2.5, 1.0, 10.0)
+
+
+def test_rotated_starts_elsewhere_each_turn() -> None:
+    assert [rotated(["a", "b", "c"], turn) for turn in range(4)] == [
+        ["a", "b", "c"],
+        ["b", "c", "a"],
+        ["c", "a", "b"],
+        ["a", "b", "c"],
+    ]
+    assert rotated([], 3) == []
+
+
+def test_candidates_run_in_turns() -> None:
+    called: list[str] = []
+    measured = interleave(
+        {name: lambda name=name: called.append(name) for name in "ab"}, Clock(CPU, 1), repeats=3, warmup=2
+    )
+    assert "".join(called) == "aabb" + "ab" + "ba" + "ab"
+    assert {name: len(timing.seconds) for name, timing in measured.timings.items()} == {"a": 3, "b": 3}
+
+
+def test_what_runs_out_of_memory_is_left_out_with_its_reason() -> None:
+    def greedy() -> None:
+        raise torch.OutOfMemoryError("tried to allocate 7 TiB\nand more lines")
+
+    measured = interleave({"greedy": greedy, "modest": lambda: None}, Clock(CPU, 1), repeats=2, warmup=1)
+    assert set(measured.timings) == {"modest"}
+    assert measured.failures == {"greedy": "out of memory: tried to allocate 7 TiB"}
+
+
+def test_other_errors_are_errors() -> None:
+    def broken() -> None:
+        raise RuntimeError("broken kernel")
+
+    with pytest.raises(RuntimeError, match="broken kernel"):
+        interleave({"broken": broken}, Clock(CPU, 1), repeats=1, warmup=1)
+
+
+def test_clock_tells_seconds() -> None:
+    assert 0.02 <= Clock(CPU, 1).time(lambda: time.sleep(0.02)) < 2.0
