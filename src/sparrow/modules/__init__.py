@@ -1,6 +1,8 @@
 """The LightningModules, and the parts they are made of: experience, passes, scores, recipe."""
 
 from sparrow.modules.dense_policy import DensePolicy
+from sparrow.modules.distill_settings import DistillSettings
+from sparrow.modules.distill_sparse import DistillSparse
 from sparrow.modules.experience import Experience, collect
 from sparrow.modules.non_finite import NonFiniteUpdate
 from sparrow.modules.recipe import Recipe
@@ -9,6 +11,8 @@ from sparrow.modules.settings import RolloutSettings, UpdateSettings
 
 __all__ = [
     "DensePolicy",
+    "DistillSettings",
+    "DistillSparse",
     "Experience",
     "NonFiniteUpdate",
     "Recipe",

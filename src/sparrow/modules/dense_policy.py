@@ -10,7 +10,7 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
+from lightning.pytorch.utilities.types import OptimizerLRScheduler, OptimizerLRSchedulerConfig
 from torch import nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
@@ -25,6 +25,7 @@ from sparrow.modules.passes import dense_pass
 from sparrow.modules.recipe import Plan, Recipe
 from sparrow.modules.scoring import Scores, merge, score
 from sparrow.modules.settings import RolloutSettings, UpdateSettings, rate_factor
+from sparrow.modules.stopwatch import Stopwatch
 from sparrow.schedule import BudgetSchedule
 
 
@@ -38,7 +39,15 @@ class DensePolicy(lightning.LightningModule):
         optimizer: builds the optimizer from parameters.
         rollout: how the actor samples.
         update: how a rollout becomes optimizer steps.
+
+    Attributes:
+        scores: of the last step's rollout, under the weights that sampled it.
+        step_metrics: numbers of the step, filled by whoever measures one.
+        results: numbers measured at the end of a run, for its summary.
     """
+
+    actor_adapter = False
+    """Whether the actor samples with an adapter."""
 
     def __init__(
         self,
@@ -61,10 +70,19 @@ class DensePolicy(lightning.LightningModule):
         self.scores: Scores | None = None
         self.step_metrics: dict[str, float] = {}
         self.step_started = 0.0
+        self.results: dict[str, float] = {}
+        self.stopwatch = Stopwatch()
 
-    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+    @property
+    def record(self) -> tuple[str, ...]:
+        """What the engine must record while it samples."""
+        return self.rollout.record
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         """One optimizer over the policy's parameters; its learning rate rises and falls by RL steps."""
-        optimizer = self.make_optimizer([p for p in self.model.parameters() if p.requires_grad])
+        return self._scheduled(self.make_optimizer([p for p in self.model.parameters() if p.requires_grad]))
+
+    def _scheduled(self, optimizer: Optimizer) -> OptimizerLRSchedulerConfig:
         warmup, cooldown = self.update.warmup_steps, self.update.cooldown_steps
         steps = self.trainer.max_steps
         scheduler = LambdaLR(optimizer, lambda step: rate_factor(step, warmup, cooldown, steps))
@@ -73,12 +91,16 @@ class DensePolicy(lightning.LightningModule):
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         """Update the policy from one rollout; leaves ``scores`` and ``step_metrics`` for callbacks."""
         experience: Experience = batch["experience"]
-        optimizer: Any = self.optimizers()
+        found: Any = self.optimizers()
+        optimizer = found[0] if isinstance(found, list) else found
         self.step_metrics["actor/lr"] = optimizer.param_groups[0]["lr"]
+        self.stopwatch = Stopwatch()
         with dense_pass(self.model), without_reducer(self.trainer.strategy):
             self._update(experience, optimizer)
-        scheduler: Any = self.lr_schedulers()
-        scheduler.step()
+        schedulers: Any = self.lr_schedulers()
+        for scheduler in schedulers if isinstance(schedulers, list) else [schedulers]:
+            scheduler.step()
+        self.step_metrics |= {f"timing_s/{name}": seconds for name, seconds in self.stopwatch.seconds.items()}
 
     def _update(self, experience: Experience, optimizer: Any) -> None:
         mask_BT = experience.mask_BT
@@ -93,20 +115,36 @@ class DensePolicy(lightning.LightningModule):
         metrics: list[Metrics] = []
         seen: list[tuple[list[int], Scores]] = []
         for index, rows in enumerate(steps):
-            for part, scores, part_metrics in self._backward(experience, rows, old, plan):
-                seen.append((part, scores))
-                metrics.append(part_metrics)
-            self._step(optimizer, experience, counted=index == len(steps) - 1)
-        self.scores = old if old is not None else merge(seen, mask_BT.shape)
+            with self.stopwatch.part("dense_pass", self.device):
+                for part, scores, part_metrics in self._backward(experience, rows, old, plan):
+                    seen.append((part, scores))
+                    metrics.append(part_metrics)
+            if index == 0:  # without old scores there is one step only, and it has seen the whole rollout
+                self.scores = old if old is not None else merge(seen, mask_BT.shape)
+                self._before_first_step(experience, self.scores)
+            self._prepare(optimizer, experience, "actor")
+            (optimizer if index == len(steps) - 1 else optimizer.optimizer).step()
+            optimizer.zero_grad(set_to_none=True)
+        self._after_last_step(experience)
         self.step_metrics |= {name: mean.value for name, mean in add_metrics(metrics).items()}
+
+    def _before_first_step(self, experience: Experience, scores: Scores) -> None:
+        """For what must see the weights that sampled; ``scores`` are of the whole rollout under them."""
+
+    def _after_last_step(self, experience: Experience) -> None:
+        """For what comes after the policy's own steps."""
 
     def _score_all(self, experience: Experience) -> Scores:
         """Score the whole rollout without gradient, under the weights that sampled it."""
         parts = []
-        with torch.no_grad():
+        with torch.no_grad(), self.stopwatch.part("old_logprobs", self.device):
             for rows in self._micro(experience, range(len(experience))):
-                parts.append((rows, score(self.model, experience.select(rows), self.rollout.temperature)))
+                parts.append((rows, self._score(rows, experience.select(rows), sampled=True)))
         return merge(parts, experience.tokens_BT.shape)
+
+    def _score(self, rows: list[int], micro: Experience, *, sampled: bool) -> Scores:
+        """Score the rows of a micro-batch by the dense pass; ``sampled``: first, under the weights that sampled."""
+        return score(self.model, micro, self.rollout.temperature, agreement=sampled)
 
     def _backward(
         self, experience: Experience, rows: list[int], old: Scores | None, plan: Plan
@@ -114,7 +152,7 @@ class DensePolicy(lightning.LightningModule):
         """Forward and backward over one mini-batch; yields each micro-batch with its scores and metrics."""
         for part in self._micro(experience, rows):
             micro = experience.select(part)
-            scores = score(self.model, micro, self.rollout.temperature, agreement=old is None)
+            scores = self._score(part, micro, sampled=old is None)
             width = micro.tokens_BT.shape[1]
             sampled = scores.detach() if old is None else old.select(part, width)
             loss, metrics = self.recipe.loss_of(
@@ -123,16 +161,18 @@ class DensePolicy(lightning.LightningModule):
             self.manual_backward(loss)
             yield part, scores.detach(), metrics
 
-    def _step(self, optimizer: Any, experience: Experience, *, counted: bool) -> None:
-        """One optimizer step; only the last of a batch is counted, so that the trainer's step is the RL step."""
+    def _prepare(self, optimizer: Any, experience: Experience, name: str) -> None:
+        """Sum the gradients of one optimizer over ranks, clip and check them.
+
+        Only the last step of a batch is then taken through Lightning, which counts it, so that the trainer's step is
+        the RL step; the others go to the optimizer itself.
+        """
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         all_reduce_gradients(parameters)
         norm = clip_gradients(parameters, self.update.max_grad_norm)
-        self.step_metrics["actor/grad_norm"] = norm
+        self.step_metrics[f"{name}/grad_norm"] = norm
         if not check_finite(norm, experience, self.update.on_non_finite, self.trainer):
             optimizer.zero_grad(set_to_none=True)  # a step without gradients leaves the weights as they are
-        (optimizer if counted else optimizer.optimizer).step()
-        optimizer.zero_grad(set_to_none=True)
 
     def _micro(self, experience: Experience, rows: Iterable[int]) -> list[list[int]]:
         return microbatches(experience.length_B.tolist(), list(rows), self.update.micro_batch_tokens)

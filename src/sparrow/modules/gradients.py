@@ -36,10 +36,14 @@ def all_reduce_gradients(parameters: Sequence[Parameter]) -> None:
 
 def global_sum(value: float | Tensor, device: torch.device) -> float:
     """Sum a number over all ranks."""
-    total = torch.as_tensor(value, dtype=torch.float64, device=device)
+    return float(sum_over_ranks(torch.as_tensor(value, dtype=torch.float64, device=device).clone()))
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """Sum a tensor over all ranks, in place, and return it."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(total)
-    return float(total)
+        dist.all_reduce(values)
+    return values
 
 
 def clip_gradients(parameters: Iterable[Parameter], max_norm: float | None) -> float:

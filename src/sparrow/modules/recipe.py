@@ -1,6 +1,6 @@
 """The replaceable parts of a step put together: advantage, correction, loss, aggregation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -108,7 +108,13 @@ class Recipe:
         return torch.rand(mask_BT.shape, generator=generator).to(mask_BT.device)
 
     def loss_of(
-        self, experience: Experience, scores: Scores, sampled: Scores, plan: Plan, entropy_bonus: float
+        self,
+        experience: Experience,
+        scores: Scores,
+        sampled: Scores,
+        plan: Plan,
+        entropy_bonus: float,
+        penalties: Sequence[Penalty] = (),
     ) -> tuple[Tensor, Metrics]:
         """The micro-batch's share of the loss, and its metrics.
 
@@ -118,6 +124,7 @@ class Recipe:
             sampled: under the weights that sampled, without.
             plan: of the whole batch, rows of this micro-batch.
             entropy_bonus: factor of the mean entropy.
+            penalties: further terms of each token.
         """
         objective = policy_objective(
             _inputs(experience, scores, sampled, plan),
@@ -126,7 +133,7 @@ class Recipe:
             aggregate=self.aggregation,
             counts=plan.counts,
             denominator=plan.denominator,
-            penalties=[Penalty("entropy", -entropy_bonus, scores.entropy_BT)],
+            penalties=[Penalty("entropy", -entropy_bonus, scores.entropy_BT), *penalties],
             totals=plan.totals,
         )
         return objective.loss, objective.metrics

@@ -59,15 +59,22 @@ def score(model: nn.Module, experience: Experience, temperature: float, *, agree
     Returns:
         Scores; log-probs and entropy carry gradient if it is enabled.
     """
+    hidden_XE = predicting(hidden_states(model, experience.tokens_BT), experience.mask_BT)
+    return score_states(hidden_XE, head_weight(model), experience, temperature, agreement=agreement)
+
+
+def score_states(
+    hidden_XE: Tensor, head_VE: Tensor, experience: Experience, temperature: float, *, agreement: bool = True
+) -> Scores:
+    """Score the response tokens of a micro-batch from the states [X, E] that predict them; see :func:`score`."""
     mask_BT = experience.mask_BT
-    hidden_XE = predicting(hidden_states(model, experience.tokens_BT), mask_BT)
     recorded = _recorded(experience, hidden_XE) if agreement else {}
     statistics = token_statistics(
-        hidden_XE, head_weight(model), experience.tokens_BT[mask_BT], temperature=temperature, **recorded
+        hidden_XE, head_VE, experience.tokens_BT[mask_BT], temperature=temperature, **recorded
     )
     names = {"logprobs": "logprobs_X", "entropy": "entropy_X", "alpha": "alpha_X", "alpha_top20": "alpha_top20_X"}
     names |= {"alpha_low": "alpha_low_X", "alpha_high": "alpha_high_X"}
-    values = {f"{name}_BT": _scatter(getattr(statistics, field), mask_BT) for name, field in names.items()}
+    values = {f"{name}_BT": scatter(getattr(statistics, field), mask_BT) for name, field in names.items()}
     return Scores(**values)  # type: ignore[arg-type]  # log-probs and entropy are never None
 
 
@@ -98,7 +105,8 @@ def _recorded(experience: Experience, like: Tensor) -> dict[str, Any]:
     return {}
 
 
-def _scatter(values_X: Tensor | None, mask_BT: Tensor) -> Tensor | None:
+def scatter(values_X: Tensor | None, mask_BT: Tensor) -> Tensor | None:
+    """Values of the masked tokens laid out as [B, T], 0 elsewhere; differentiable."""
     if values_X is None:
         return None
     return values_X.new_zeros(mask_BT.shape).masked_scatter(mask_BT, values_X)

@@ -1,0 +1,53 @@
+"""The numbers of an adapter on the sparse actor."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class DistillSettings:
+    """How the adapter is made and trained.
+
+    Attributes:
+        enabled: whether there is one; off, the run is a plain DensePolicy.
+        rank: rank of the LoRA update.
+        alpha: the update is scaled by ``alpha / rank``.
+        targets: ``all-linear``, or some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj.
+        weight: lambda, the factor of the divergence to the dense policy.
+        policy_loss: whether the policy loss of the sparse pass is part of the adapter's loss.
+        lr_factor: the adapter's learning rate over the policy's.
+        every: the adapter is trained on every this many RL steps.
+        base: weights that the sparse pass sees: ``sampled``, those that sampled, before any optimizer step; or
+            ``updated``, those after the policy's steps, as in the study's release.
+        replay: read the page sets recorded while sampling instead of choosing pages again. Takes memory: one bit per
+            page, decoded token, KV head and sparse layer.
+
+    Raises:
+        ValueError: a value is out of range; the message names the key.
+    """
+
+    enabled: bool = False
+    rank: int = 32
+    alpha: float = 64.0
+    targets: Sequence[str] | str = "all-linear"
+    weight: float = 1e-3
+    policy_loss: bool = True
+    lr_factor: float = 5.0
+    every: int = 1
+    base: Literal["sampled", "updated"] = "sampled"
+    replay: bool = False
+
+    def __post_init__(self) -> None:
+        for key in ("rank", "every"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"distill.{key}={getattr(self, key)}: must be 1 or more")
+        for key in ("alpha", "lr_factor"):
+            if not getattr(self, key) > 0:
+                raise ValueError(f"distill.{key}={getattr(self, key)}: must be above 0")
+        if not self.weight >= 0:
+            raise ValueError(f"distill.weight={self.weight}: must be 0 or more")
+        if self.weight == 0 and not self.policy_loss:
+            raise ValueError("distill.weight=0 with distill.policy_loss=false: the adapter would have no loss")
+        if self.base not in ("sampled", "updated"):
+            raise ValueError(f"distill.base={self.base!r}: must be sampled or updated")
