@@ -26,7 +26,9 @@ LAYERS = [
     "data",
     "tail",
     "modules",
+    "evaluation",
     "callbacks",
+    "benchmarks",
     "config",
 ]
 """From the bottom up: a module imports from its own layer and those before it."""

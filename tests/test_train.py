@@ -12,6 +12,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from sparrow.config import check_config
@@ -41,10 +42,10 @@ def run(run_dir: Path, *overrides: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize(
     "experiment",
-    [pytest.param(name, marks=pytest.mark.slow) if name.startswith("smollm2") else name for name in EXPERIMENTS],
+    [pytest.param(name, marks=pytest.mark.slow) if "smollm2" in name else name for name in EXPERIMENTS],
 )
 def test_every_experiment_trains_two_steps(experiment: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if experiment.startswith("smollm2"):
+    if "smollm2" in experiment:
         request.getfixturevalue("smollm2")
     rows = run(tmp_path / "run", f"experiment={experiment}", "debug=default")
     assert [float(row["training/global_step"]) for row in rows] == [1, 2]
@@ -56,6 +57,27 @@ def test_every_experiment_trains_two_steps(experiment: str, tmp_path: Path, requ
     load_schedule(tmp_path / "run" / "schedule.yaml")
     assert json.loads((tmp_path / "run" / "provenance.json").read_text())["torch"].startswith("2.")
     assert {"reward.png", "tail.png", "tail_bins.png", "timing.png"} <= {p.name for p in (tmp_path / "run").iterdir()}
+
+
+def test_a_distilled_run_leaves_base_adapter_and_the_tail_of_both(tmp_path: Path) -> None:
+    # One prompt a step, so that the second phase begins after the first of the two steps.
+    switch = ("callbacks.phase_switch.after_examples=1", "callbacks.phase_switch.schedule.scale=0.0")
+    rows = run(tmp_path / "run", "experiment=distill-quickstart", "debug=default", *switch, *LEARNING)
+    assert [float(row["schedule/phase"]) for row in rows] == [1, 2]
+    assert float(rows[1]["schedule/kv_fraction_sparse_layers"]) < float(rows[0]["schedule/kv_fraction_sparse_layers"])
+    assert all(float(row["distill/logprob_gap_max"]) < 1e-4 for row in rows)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert 0 < summary["tail_p05_min_adapter_off"] < 1
+    assert 0 < summary["tail_p05_min_adapter_on"] < 1
+    assert summary["distill_cost_ratio"] > 0
+    assert {"adapter_tail.png", "adapter_tail.json", "schedule_phase_2.yaml"} <= {
+        path.name for path in (tmp_path / "run").iterdir()
+    }
+    export = tmp_path / "run" / "export"
+    names = load_file(export / "adapter" / "adapter_model.safetensors")
+    assert names
+    assert all("lora_" in name for name in names)
+    assert not any("lora" in name or "base_layer" in name for name in load_file(export / "base" / "model.safetensors"))
 
 
 def test_dense_rollouts_are_on_policy(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ import lightning
 import torch
 from omegaconf import DictConfig
 
-from sparrow.callbacks import HeldOut, Rollout, StepLog, Summary, Tail
+from sparrow.callbacks import HeldOut, Rollout, StepLog, Summary, Tail, Validation
 from sparrow.config import build, build_schedule, run_command
 from sparrow.data import PromptDataModule
+from sparrow.models.adapter import has_adapter, save_adapter
 from sparrow.models.loading import eos_token_ids, export_policy, load_policy
-from sparrow.modules import DensePolicy, Recipe
+from sparrow.modules import DensePolicy, DistillSettings, DistillSparse, Recipe
 from sparrow.rewards import Scorer, check_routes
 from sparrow.schedule import BudgetSchedule
 
@@ -38,23 +39,27 @@ def train(cfg: DictConfig, run_dir: Path) -> None:
         trainer.fit(module, datamodule=data, ckpt_path=cfg.resume)
     if trainer.is_global_zero:
         export_policy(module.model, tokenizer, run_dir / "export" / "base")
+        if has_adapter(module.model):
+            save_adapter(module.model, run_dir / "export" / "adapter")
 
 
 def build_module(cfg: DictConfig, model: torch.nn.Module, schedule: BudgetSchedule) -> DensePolicy:
-    """The policy with its algorithm."""
-    return DensePolicy(
-        model,
-        schedule,
-        recipe=Recipe(
+    """The policy with its algorithm, and the adapter of its sparse actor where there is one."""
+    parts: dict[str, Any] = {
+        "recipe": Recipe(
             advantage=build(cfg.advantage),
             correction=build(cfg.correction),
             loss=build(cfg.loss),
             aggregation=build(cfg.aggregation),
         ),
-        optimizer=build(cfg.optimizer),
-        rollout=build(cfg.rollout),
-        update=build(cfg["update"]),  # cfg.update is a method
-    )
+        "optimizer": build(cfg.optimizer),
+        "rollout": build(cfg.rollout),
+        "update": build(cfg["update"]),  # cfg.update is a method
+    }
+    distill: DistillSettings = build(cfg.distill)
+    if not distill.enabled:
+        return DensePolicy(model, schedule, **parts)
+    return DistillSparse(model, schedule, **parts, distill=distill, divergence=build(cfg.divergence))
 
 
 def build_callbacks(
@@ -67,13 +72,17 @@ def build_callbacks(
     started: float,
 ) -> list[lightning.Callback]:
     """Callbacks in the order they act within a step: sample first, write the row last."""
-    rollout = Rollout(tokenizer, scorer, cfg.seed, eos)
+    rollout = Rollout(tokenizer, scorer, cfg.seed, eos, cfg.unjudged)
     tail: Tail = build(cfg.tail, schedule=schedule)
     log = StepLog()
     held_out = HeldOut(tokenizer, Scorer(), eos) if cfg.held_out else None
     summary = Summary(run_dir, rollout, tail, log, held_out, started)
     extra = [build(node) for node in (cfg.callbacks or {}).values()]
-    return [rollout, tail, *([held_out] if held_out else []), *extra, log, summary]
+    validation: list[lightning.Callback] = []
+    if cfg.val_every is not None:
+        settings = build(cfg.evaluation)
+        validation = [Validation(run_dir, tokenizer, build(cfg.reward), eos, settings, cfg.val_every)]
+    return [rollout, tail, *([held_out] if held_out else []), *validation, *extra, log, summary]
 
 
 def main() -> None:

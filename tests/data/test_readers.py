@@ -6,7 +6,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from sparrow.data.readers import read_hub, read_jsonl, read_parquet, read_rows
+from sparrow.data.readers import Choice, read_hub, read_jsonl, read_parquet, read_rows
 
 
 def fields(index, **change):
@@ -111,7 +111,7 @@ def test_extra_columns_are_an_error_unless_dropped(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [fields(0, level=3)])
     with pytest.raises(ValueError, match=r"a\.jsonl:1: unknown field 'level'"):
         read_rows(path)
-    assert read_rows(path, drop=("level",))[0].to_dict() == fields(0)
+    assert read_rows(path, choice=Choice(drop=("level",)))[0].to_dict() == fields(0)
 
 
 def test_mapping_gets_row_and_index(tmp_path):

@@ -24,6 +24,16 @@ def behave(completion, row):
             sys.exit(4)
         case ["hog"]:
             return float(len(bytearray(8 << 30)))
+        case ["fork", number]:
+            for _ in range(3):
+                if os.fork() == 0:
+                    os.setsid()
+                    time.sleep(3600)
+            return float(number)
+        case ["eat"]:
+            eaten = []
+            while True:
+                eaten.append(bytes(64 << 20))
         case ["child"]:
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
             time.sleep(3600)

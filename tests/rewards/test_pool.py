@@ -66,6 +66,7 @@ def test_sixty_rewards_with_hanging_crashing_and_raising_ones(tasks):
         ("bad", "error", "ValueError: outcome score nan is not allowed; it must be finite"),
         ("not a number", "error", "ValueError: could not convert string to float: 'not a number'"),
         ("print", "correct", ""),
+        ("fork 6", "correct", ""),
     ],
 )
 def test_each_kind_of_misbehaviour_is_one_samples_outcome(tasks, text, label, detail):

@@ -1,6 +1,6 @@
 """PNG plots of a run: reward, the tail against tau, pages and KV share, and where the time goes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -75,3 +75,31 @@ def _timing(ax: Axes, history: History) -> None:
     ax.stackplot(steps, [[row[key] for row in history] for key in parts.values()], labels=list(parts))
     ax.set(xlabel="RL step", ylabel="seconds", title="Time of a step")
     ax.legend()
+
+
+def plot_adapter_tail(
+    path: Path, found: Mapping[str, Mapping[str, Sequence[tuple[int, int, float, int]]]], schedule: BudgetSchedule
+) -> None:
+    """Draw p5 of alpha per length bin under several schedules, adapter on (solid) and off (dashed).
+
+    Args:
+        path: PNG file to write.
+        found: schedule's name -> reading -> (first token, end, p5, tokens) of each filled bin.
+        schedule: gives tau.
+    """
+    _figure(path, lambda ax: _adapter_tail(ax, found, schedule))
+
+
+def _adapter_tail(
+    ax: Axes, found: Mapping[str, Mapping[str, Sequence[tuple[int, int, float, int]]]], schedule: BudgetSchedule
+) -> None:
+    for index, (name, readings) in enumerate(found.items()):
+        for reading, style in (("adapter_off", "--"), ("adapter_on", "-")):
+            centres = [(low + high) / 2 for low, high, *_ in readings[reading]]
+            values = [p5 for *_, p5, _ in readings[reading]]
+            label = f"{name}, {reading.replace('_', ' ')}"
+            ax.plot(centres, values, style, color=f"C{index}", marker="o", label=label)
+    if schedule.tau is not None:
+        ax.axhline(schedule.tau, color="black", linestyle=":", label=f"tau {schedule.tau:g}")
+    ax.set(xlabel="cached tokens", ylabel="p5 of alpha", title="Tail with and without the adapter, same pages")
+    ax.legend(fontsize="small")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sparrow.algorithms import GroupedRewards
+from sparrow.callbacks.baseline import Unjudged, group_advantages
 from sparrow.callbacks.progress import rollout_progress
 from sparrow.data import Prompt
 from sparrow.modules import DensePolicy, RolloutSettings, collect
@@ -37,9 +38,19 @@ class Rollout(lightning.Callback):
         scorer: judges completions.
         seed: of the run; a token's draw depends on (seed, step, prompt, sample, position) alone.
         eos_token_ids: every id that ends a completion.
+        unjudged: whether samples on which the verifier failed count in their group's baseline, see
+            `sparrow.callbacks.baseline`.
     """
 
-    def __init__(self, tokenizer: Decoder, scorer: Scorer, seed: int, eos_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Decoder,
+        scorer: Scorer,
+        seed: int,
+        eos_token_ids: Sequence[int],
+        unjudged: Unjudged = "baseline",
+    ) -> None:
+        self.unjudged: Unjudged = unjudged
         self.tokenizer = tokenizer
         self.scorer = scorer
         self.seed = seed
@@ -72,7 +83,8 @@ class Rollout(lightning.Callback):
         rewards = [outcome.score for outcome in outcomes]
         group_B = torch.tensor([completion.prompt_index for completion in completions])
         length_B = torch.tensor([len(completion.token_ids) for completion in completions])
-        advantages_B = pl_module.recipe.advantage(GroupedRewards(torch.tensor(rewards), group_B, length_B))
+        grouped = GroupedRewards(torch.tensor(rewards), group_B, length_B)
+        advantages_B = group_advantages(pl_module.recipe.advantage, grouped, outcomes, self.unjudged)
         prompts = [batch["prompts"][completion.prompt_index].token_ids for completion in completions]
         experience = collect(prompts, completions, rewards, advantages_B, group_B)
         batch["experience"] = experience.to(pl_module.device)
@@ -93,6 +105,7 @@ class Rollout(lightning.Callback):
                 self.tokenizer.decode(completion.token_ids, skip_special_tokens=True),
                 prompts[completion.prompt_index].row,
                 completion.finish_reason,
+                len(completion.token_ids),
             )
             for completion in completions
         ]
@@ -101,6 +114,8 @@ class Rollout(lightning.Callback):
     def _sample(self, trainer: lightning.Trainer, module: DensePolicy, prompts: Sequence[Prompt]) -> list[Completion]:
         assert self.engine is not None
         settings: RolloutSettings = module.rollout
+        if self.engine.schedule != module.schedule:  # a callback may have moved it
+            self.engine.set_schedule(module.schedule)
         self.engine.refresh()
         with rollout_progress(trainer, len(prompts) * settings.samples) as progress:
             return self.engine.generate(
@@ -112,7 +127,8 @@ class Rollout(lightning.Callback):
                 step=trainer.global_step,
                 prompt_keys=[prompt.key for prompt in prompts],
                 eos_token_ids=self.eos_token_ids,
-                record=settings.record,
+                adapter=module.actor_adapter,
+                record=module.record,
                 progress=progress,
             )
 

@@ -25,7 +25,8 @@ class StepLog(lightning.Callback):
         metrics = pl_module.step_metrics
         elapsed = time.perf_counter() - pl_module.step_started
         metrics["timing_s/step"] = elapsed
-        metrics["timing_s/update_actor"] = elapsed - metrics["timing_s/gen"] - metrics["timing_s/reward"]
+        others = sum(metrics.get(f"timing_s/{part}", 0.0) for part in ("gen", "reward", "testing"))
+        metrics["timing_s/update_actor"] = elapsed - others
         metrics["perf/throughput"] = int(batch["experience"].length_B.sum()) / elapsed
         metrics["training/global_step"] = trainer.global_step
         self.history.append(dict(metrics))

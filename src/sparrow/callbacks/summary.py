@@ -85,6 +85,10 @@ class Summary(lightning.Callback):
         }
         if self.held_out is not None:
             summary |= {"exact_match_before": self.held_out.before, "exact_match_after": self.held_out.after}
+        for key in ("distill/cost_ratio", "distill/logprob_gap_max"):
+            if any(key in row for row in history):
+                summary[key.replace("/", "_")] = _mean(last, key)
+        summary |= module.results
         summary |= {f"tail_p05_bin_{low}_{high}": p5 for low, high, p5, _ in bins}
         return {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in summary.items()}
 

@@ -68,6 +68,11 @@ class Tail(lightning.Callback):
         bins = [(i * self.bin_tokens, (i + 1) * self.bin_tokens, p5, count) for i, (p5, count) in enumerate(rows)]
         return [row for row in bins if row[3] >= self.filled]
 
+    def follow(self, schedule: BudgetSchedule) -> None:
+        """Measure against another schedule from now on, in the same bins; what was pooled under the old one goes."""
+        self.schedule = schedule
+        self.pooled = {}
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {name: pooled.state_dict() for name, pooled in self.pooled.items()}
@@ -81,8 +86,7 @@ class Tail(lightning.Callback):
     def _measure(self, name: str, alpha_BT: Tensor, experience: Experience) -> dict[str, float]:
         tail = TailAcceptance(bin_tokens=self.bin_tokens, num_bins=self.num_bins)
         page = self.schedule.page_size
-        rounded_BT = (experience.position_BT + page - 1) // page * page
-        tail.update(alpha_BT.cpu(), rounded_BT.cpu(), experience.decoded_BT.cpu())
+        tail.update(alpha_BT.cpu(), page_end(experience.position_BT, page).cpu(), experience.decoded_BT.cpu())
         pooled = self.pooled.setdefault(name, PooledTail(self.window))
         pooled.append(tail)
         values = tail.compute()
@@ -111,6 +115,11 @@ class Tail(lightning.Callback):
             "rollout_corr/weight_p99": float(torch.quantile(weight_X[: 2**24], 0.99)),
             "rollout_corr/weight_p01": float(torch.quantile(weight_X[: 2**24], 0.01)),
         }
+
+
+def page_end(position_BT: Tensor, page_size: int) -> Tensor:
+    """Positions rounded up to whole pages, as a schedule's bins count them."""
+    return (position_BT + page_size - 1) // page_size * page_size
 
 
 def _logged_name(estimator: str | None) -> str:

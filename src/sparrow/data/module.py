@@ -70,7 +70,10 @@ class PromptDataModule(lightning.LightningDataModule):
     def setup(self, stage: str | None = None) -> None:
         """Reads and tokenises what the stage needs; a second call reads nothing again."""
         if stage in (None, "fit") and not self.train_prompts:
-            self.train_prompts = self._make("train", self.source.train_rows())
+            rows = self.source.train_rows()
+            if not rows and stage == "fit":
+                raise ValueError("data.source has no training rows; allowed for training: a source with at least one")
+            self.train_prompts = self._make("train", rows) if rows else []
         if not self.validation_prompts:
             rows = self.source.validation_rows()[: self.max_validation_prompts]
             self.validation_prompts = self._make("validation", rows) if rows else []

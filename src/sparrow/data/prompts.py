@@ -89,20 +89,29 @@ def tokenize_row(
     row: PromptRow, tokenizer: Tokenizer, *, template: Template = "chat", enable_thinking: bool | None = None
 ) -> list[int]:
     """The token ids of one row's prompt; arguments as in `make_prompts`."""
+    place = {name: row.extra_info.get(name) for name in ("split", "index")}
+    where = f"row {place} of data_source {row.data_source!r}"
+    try:
+        token_ids = _encode(row, tokenizer, template, enable_thinking)
+    except Exception as error:
+        # The boundary to foreign code: tokenizers raise bare exceptions, and templates theirs.
+        text = f"{type(error).__name__}: {error}"[:300]
+        raise ValueError(f"{where}: field prompt cannot be tokenised by this model's tokenizer ({text})") from error
+    if not token_ids:
+        raise ValueError(f"{where}: the prompt has 0 tokens; allowed: 1 or more")
+    return token_ids
+
+
+def _encode(row: PromptRow, tokenizer: Tokenizer, template: Template, enable_thinking: bool | None) -> list[int]:
     if template == "plain":
         text = "".join(message["content"] for message in row.prompt)
-        token_ids = list(tokenizer.encode(text, add_special_tokens=False))
-    else:
-        options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
-        token_ids = list(
-            tokenizer.apply_chat_template(
-                row.prompt, tokenize=True, add_generation_prompt=True, return_dict=False, **options
-            )
+        return list(tokenizer.encode(text, add_special_tokens=False))
+    options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+    return list(
+        tokenizer.apply_chat_template(
+            row.prompt, tokenize=True, add_generation_prompt=True, return_dict=False, **options
         )
-    if not token_ids:
-        place = {name: row.extra_info.get(name) for name in ("split", "index")}
-        raise ValueError(f"row {place} of data_source {row.data_source!r}: the prompt has 0 tokens; allowed: 1 or more")
-    return token_ids
+    )
 
 
 def _check_template(tokenizer: Tokenizer, template: str, enable_thinking: bool | None) -> None:

@@ -8,6 +8,7 @@ seeds its samples.
 import difflib
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
@@ -129,9 +130,9 @@ def _check_names(fields: Mapping[str, Any], where: str) -> None:
 
 
 def _text(value: Any, name: str, where: str) -> str:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value.strip():
         raise _error(where, name, value, "text that is not empty")
-    return value
+    return _unicode(value, name, where)
 
 
 def _optional_text(value: Any, name: str, where: str) -> str:
@@ -139,7 +140,29 @@ def _optional_text(value: Any, name: str, where: str) -> str:
         return ""
     if not isinstance(value, str):
         raise _error(where, name, value, "text, or nothing")
+    return _unicode(value, name, where)
+
+
+def _unicode(value: str, name: str, where: str) -> str:
+    """JSON can hold half a surrogate pair, which no tokenizer and no file takes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise _error(where, name, value, "text without lone surrogates") from error
     return value
+
+
+def _plain(value: Any, name: str, where: str) -> Any:
+    """Checks that a value goes through JSON unchanged, at any depth."""
+    if isinstance(value, str):
+        return _unicode(value, name, where)
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, list):
+        return [_plain(item, f"{name}[{place}]", where) for place, item in enumerate(value)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {_unicode(key, name, where): _plain(item, f"{name}.{key}", where) for key, item in value.items()}
+    raise _error(where, name, value, "text, a finite number, true, false, nothing, or a list or mapping of these")
 
 
 def _messages(value: Any, where: str) -> list[dict[str, str]]:
@@ -155,7 +178,7 @@ def _messages(value: Any, where: str) -> list[dict[str, str]]:
 def _message(value: Any, name: str, where: str) -> dict[str, str]:
     if not isinstance(value, Mapping) or set(value) != {"role", "content"}:
         raise _error(where, name, value, 'a mapping with exactly "role" and "content"')
-    if value["role"] not in ROLES:
+    if not isinstance(value["role"], str) or value["role"] not in ROLES:
         raise _error(where, f"{name}.role", value["role"], ", ".join(ROLES))
     return {"role": value["role"], "content": _text(value["content"], f"{name}.content", where)}
 
@@ -163,13 +186,14 @@ def _message(value: Any, name: str, where: str) -> dict[str, str]:
 def _reward_model(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping) or "ground_truth" not in value:
         raise _error(where, "reward_model", value, 'a mapping with "style" and "ground_truth"')
-    unknown = set(value) - {"style", "ground_truth"}
-    if unknown:
-        raise _error(where, f"reward_model.{min(unknown)}", value[min(unknown)], "only style and ground_truth")
+    for name in value:
+        if name not in ("style", "ground_truth"):
+            raise _error(where, f"reward_model.{name}", value[name], "only style and ground_truth")
     truth = value["ground_truth"]
     if not isinstance(truth, str | int | float | list | Mapping) or truth in ([], {}):
         allowed = "text, a number, or a list or mapping that is not empty"
         raise _error(where, "reward_model.ground_truth", truth, allowed)
+    truth = _plain(truth, "reward_model.ground_truth", where)
     return {"style": _text(value.get("style", "rule"), "reward_model.style", where), "ground_truth": truth}
 
 
@@ -178,4 +202,8 @@ def _extra_info(value: Any, where: str) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise _error(where, "extra_info", value, "a mapping, or nothing")
-    return dict(value)
+    info: dict[str, Any] = _plain(value, "extra_info", where)
+    for name, kinds, allowed in (("split", str, "text, or nothing"), ("index", int | str, "a whole number or text")):
+        if not isinstance(info.get(name), kinds | None) or isinstance(info.get(name), bool):
+            raise _error(where, f"extra_info.{name}", info[name], allowed)
+    return info

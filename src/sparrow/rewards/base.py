@@ -87,6 +87,11 @@ class Reward(ABC):
         """True if it gives documented partial credit to completions cut by the length limit."""
         return False
 
+    @property
+    def asks_for(self) -> tuple[str, ...]:
+        r"""Marks of the answer's form, such as `\boxed`: a prompt should hold one. Empty if any prompt will do."""
+        return ()
+
     def prepare(self, row: RewardRow) -> None:  # noqa: B027 - a hook that most rewards leave empty
         """Imports and builds what judging a row needs; in a worker its time does not count against the time-out."""
 
@@ -96,6 +101,10 @@ class Reward(ABC):
 
     def gold_completion(self, row: RewardRow) -> str | None:
         """A completion that must score 1, or None where none can be written down."""
+        return None
+
+    def answer(self, completion: str, row: RewardRow) -> str | None:
+        """The completion's answer to vote with, equal texts for equal answers; None if it has none."""
         return None
 
 

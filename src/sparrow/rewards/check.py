@@ -1,14 +1,15 @@
-"""A dry run before training: every row routes, and every gold answer scores 1.
+"""A dry run before training: every row routes, prompt and checker agree, and every gold answer scores 1.
 
 A data set that routes to no checker, or whose gold answers its checker rejects, is then found in seconds and not
 after hours of rollouts that all score 0.
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from sparrow.rewards.base import AnyRow, RewardRow, reward_row
+from sparrow.rewards.base import AnyRow, Reward, RewardRow, reward_row
 from sparrow.rewards.outcome import Outcome
 from sparrow.rewards.score import Sample, Scorer
 
@@ -23,11 +24,13 @@ class RouteCheck:
         rows: rows per data source; all of them route.
         checked: rows whose gold completion was scored, and scored 1.
         no_gold: rows for which no right completion can be written down.
+        agreeing: rows whose prompt asks for a form that their checker looks for; the others' checkers ask for none.
     """
 
     rows: dict[str, int]
     checked: dict[str, int]
     no_gold: dict[str, int]
+    agreeing: dict[str, int] = field(default_factory=dict)
 
 
 def check_routes(
@@ -43,26 +46,47 @@ def check_routes(
 
     Raises:
         KeyError: if a row does not route.
-        ValueError: if a gold answer does not score 1; names the rows, their gold answers and their outcomes.
+        ValueError: if a prompt does not ask for the form that its checker looks for, or a gold answer does not score 1;
+            names the rows, their gold answers and their outcomes.
     """
     own = Scorer() if scorer is None else scorer
     seen, checked, no_gold = Counter[str](), Counter[str](), Counter[str]()
     samples: list[tuple[RewardRow, Sample]] = []
-    for row in map(reward_row, rows):
-        reward = own.reward_of(row)
+    agreeing, unasked = Counter[str](), list[str]()
+    for given in rows:
+        row, reward = reward_row(given), own.reward_of(given)
         seen[row.data_source] += 1
+        asked = _asked(given, reward)
+        if asked:
+            agreeing[row.data_source] += 1
+        elif asked is False:
+            unasked.append(f"{row}: {type(reward).__name__} looks for one of {', '.join(reward.asks_for)}")
         if limit_per_source is not None and seen[row.data_source] > limit_per_source:
             continue
         gold = reward.gold_completion(row)
         (no_gold if gold is None else checked)[row.data_source] += 1
         if gold is not None:
             samples.append((row, Sample(gold, row)))
+    if unasked:
+        raise ValueError(
+            f"{len(unasked)} of {seen.total()} prompts do not ask for the form of answer that their checker looks for: "
+            + "; ".join(unasked[:_SHOWN])
+        )
     try:
-        _check_scores([row for row, _ in samples], own.score([sample for _, sample in samples]))
+        _check_scores([row for row, _ in samples], own.judge([sample for _, sample in samples]))
     finally:
         if scorer is None:
             own.close()
-    return RouteCheck(dict(seen), dict(checked), dict(no_gold))
+    return RouteCheck(dict(seen), dict(checked), dict(no_gold), dict(agreeing))
+
+
+def _asked(row: AnyRow, reward: Reward) -> bool | None:
+    """Whether the prompt holds a form that the reward looks for; None if it looks for none, or there is no prompt."""
+    prompt: Any = row.get("prompt") if isinstance(row, Mapping) else getattr(row, "prompt", None)
+    if not reward.asks_for or prompt is None:
+        return None
+    text = "\n".join(message["content"] for message in prompt).lower()
+    return any(form.lower() in text for form in reward.asks_for)
 
 
 def _check_scores(rows: list[RewardRow], outcomes: list[Outcome]) -> None:

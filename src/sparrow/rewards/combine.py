@@ -36,6 +36,11 @@ class Combined(Reward):
         """True if any part does."""
         return any(reward.scores_truncated for reward in self.rewards)
 
+    @property
+    def asks_for(self) -> tuple[str, ...]:
+        """What the main part asks for."""
+        return self.rewards[0].asks_for
+
     def prepare(self, row: RewardRow) -> None:
         """Prepares every part."""
         for reward in self.rewards:
@@ -49,6 +54,10 @@ class Combined(Reward):
             f"{type(reward).__name__}={outcome.score:g}" for reward, outcome in zip(self.rewards, outcomes, strict=True)
         )
         return Outcome(total, outcomes[0].label, detail)
+
+    def answer(self, completion: str, row: RewardRow) -> str | None:
+        """The main part's."""
+        return self.rewards[0].answer(completion, row)
 
 
 def _part(reward: Reward, completion: str, row: RewardRow, finish_reason: str) -> Outcome:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sparrow.rewards.base import Reward, RewardRow
-from sparrow.rewards.extract import GOLD_FORMS, FinderName, find_answer
+from sparrow.rewards.extract import ASKED_FORMS, GOLD_FORMS, FinderName, find_answer
 from sparrow.rewards.outcome import Outcome, judged
 
 
@@ -19,6 +19,11 @@ class Exact(Reward):
     finder: FinderName = "tag"
     ignore_case: bool = False
 
+    @property
+    def asks_for(self) -> tuple[str, ...]:
+        """What the finder looks for."""
+        return ASKED_FORMS[self.finder]
+
     def __call__(self, completion: str, row: RewardRow, finish_reason: str) -> Outcome:
         """Compares after stripping outer white space."""
         answer = find_answer(completion, self.finder)
@@ -29,6 +34,11 @@ class Exact(Reward):
     def gold_completion(self, row: RewardRow) -> str | None:
         """The first gold text in the form the finder looks for."""
         return GOLD_FORMS[self.finder].format(gold_texts(row)[0])
+
+    def answer(self, completion: str, row: RewardRow) -> str | None:
+        """The found text."""
+        answer = find_answer(completion, self.finder)
+        return None if answer is None else self._fold(answer)
 
     def _fold(self, text: str) -> str:
         return text.strip().casefold() if self.ignore_case else text.strip()

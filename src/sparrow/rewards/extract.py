@@ -97,6 +97,17 @@ GOLD_FORMS: dict[str, str] = {
 }
 """How a right completion writes the answer for each finder; used by the dry run before training."""
 
+ASKED_FORMS: dict[str, tuple[str, ...]] = {
+    "tag": ("<answer>",),
+    "first_tag": ("<answer>",),
+    "boxed": ("\\boxed", "\\fbox"),
+    "hash": ("####",),
+    "line": ("answer is", "answer:"),
+    "number": (),
+    "whole": (),
+}
+"""Of which a prompt should hold one, without regard to case, so that the policy knows what each finder looks for."""
+
 
 def find_answer(completion: str, finder: str) -> str | None:
     """The answer of a completion by a finder's name, thinking cut off.

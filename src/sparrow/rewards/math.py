@@ -13,9 +13,10 @@ from functools import lru_cache
 from typing import Any
 
 from sparrow.rewards.base import Reward, RewardRow
-from sparrow.rewards.canonical import same_answer
+from sparrow.rewards.canonical import rewrite, same_answer
 from sparrow.rewards.exact import gold_texts
-from sparrow.rewards.extract import after_hash, answer_line, last_boxed, without_thinking
+from sparrow.rewards.extract import ASKED_FORMS, after_hash, answer_line, last_boxed, without_thinking
+from sparrow.rewards.numeric import parse_number
 from sparrow.rewards.outcome import Outcome, judged
 
 _MAX_CHARACTERS = 2000
@@ -38,6 +39,11 @@ class Math(Reward):
     digits: int = 6
     isolated: bool = True
 
+    @property
+    def asks_for(self) -> tuple[str, ...]:
+        """Whatever the answer is looked for in."""
+        return ASKED_FORMS["boxed"] + ASKED_FORMS["hash"] + ASKED_FORMS["line"]
+
     def prepare(self, row: RewardRow) -> None:
         """Imports sympy and the parsers, and builds their tables."""
         _parsed("1")
@@ -57,6 +63,13 @@ class Math(Reward):
     def gold_completion(self, row: RewardRow) -> str | None:
         """The first gold answer, boxed."""
         return f"\\boxed{{{clean(gold_texts(row)[0])}}}"
+
+    def answer(self, completion: str, row: RewardRow) -> str | None:
+        """The found answer, rewritten; numbers as fractions."""
+        found = find_math_answer(completion)
+        text = "" if found is None else rewrite(found)
+        number = parse_number(text)
+        return (text or None) if number is None else str(number)
 
 
 def find_math_answer(completion: str) -> str | None:

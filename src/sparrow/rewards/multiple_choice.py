@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from sparrow.rewards.base import Reward, RewardRow
-from sparrow.rewards.extract import answer_line, last_boxed, last_tag, without_thinking
+from sparrow.rewards.extract import ASKED_FORMS, answer_line, last_boxed, last_tag, without_thinking
 from sparrow.rewards.outcome import Outcome, judged
 
 _LETTER = re.compile(r"[\s(\[{*$]*(?:\\text(?:bf)?\s*\{\s*)?\(?([A-Za-z])(?![A-Za-z])")
@@ -20,15 +20,23 @@ class MultipleChoice(Reward):
 
     choices: str = "ABCD"
 
+    @property
+    def asks_for(self) -> tuple[str, ...]:
+        """Whatever the letter is looked for in."""
+        return ASKED_FORMS["tag"] + ASKED_FORMS["boxed"] + ASKED_FORMS["line"]
+
     def __call__(self, completion: str, row: RewardRow, finish_reason: str) -> Outcome:
         """Reads one letter, as in "C", "(C)", "C. Paris" or "\\text{C}"."""
-        gold = self._gold(row)
+        gold, letter = self._gold(row), self.answer(completion, row)
+        return Outcome(0.0, "unparsable") if letter is None else judged(letter == gold)
+
+    def answer(self, completion: str, row: RewardRow) -> str | None:
+        """The letter, if it is one of the choices."""
         text = without_thinking(completion)
         found = [answer for finder in (last_tag, last_boxed, answer_line) if (answer := finder(text)) is not None]
         match = _LETTER.match(found[0]) if found else None
-        if match is None or match.group(1).upper() not in self.choices:
-            return Outcome(0.0, "unparsable")
-        return judged(match.group(1).upper() == gold)
+        letter = match.group(1).upper() if match else ""
+        return letter if letter and letter in self.choices else None
 
     def gold_completion(self, row: RewardRow) -> str | None:
         """The gold letter in an answer tag."""

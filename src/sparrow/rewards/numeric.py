@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from sparrow.rewards.base import Reward, RewardRow
 from sparrow.rewards.exact import gold_texts
-from sparrow.rewards.extract import GOLD_FORMS, FinderName, find_answer
+from sparrow.rewards.extract import ASKED_FORMS, GOLD_FORMS, FinderName, find_answer
 from sparrow.rewards.outcome import Outcome, judged
 
 _PLAIN = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?")
@@ -55,6 +55,11 @@ class Numeric(Reward):
     finder: FinderName = "tag"
     tolerance: float = 0.0
 
+    @property
+    def asks_for(self) -> tuple[str, ...]:
+        """What the finder looks for."""
+        return ASKED_FORMS[self.finder]
+
     def __call__(self, completion: str, row: RewardRow, finish_reason: str) -> Outcome:
         """Parses the gold number first, so a malformed row is an error and not a wrong answer."""
         golds = [_gold_number(gold, row) for gold in gold_texts(row)]
@@ -67,6 +72,12 @@ class Numeric(Reward):
     def gold_completion(self, row: RewardRow) -> str | None:
         """The gold number in the form the finder looks for."""
         return GOLD_FORMS[self.finder].format(gold_texts(row)[0])
+
+    def answer(self, completion: str, row: RewardRow) -> str | None:
+        """The found number as a fraction."""
+        answer = find_answer(completion, self.finder)
+        number = None if answer is None else parse_number(answer)
+        return None if number is None else str(number)
 
 
 def _gold_number(text: str, row: RewardRow) -> Fraction:

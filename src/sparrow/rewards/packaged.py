@@ -4,7 +4,12 @@ from dataclasses import dataclass
 
 from sparrow.rewards.base import Reward, RewardRow
 from sparrow.rewards.outcome import Outcome
-from sparrow.rewards.running_sum import RunningSumMode, running_sum_outcome, running_sum_trace
+from sparrow.rewards.running_sum import (
+    RunningSumMode,
+    running_sum_answered,
+    running_sum_outcome,
+    running_sum_trace,
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,10 @@ class RunningSumReward(Reward):
         """See `sparrow.rewards.running_sum.running_sum_outcome`."""
         fields = {"reward_model": {"ground_truth": row.ground_truth}, "extra_info": row.extra_info}
         return running_sum_outcome(completion, fields, finish_reason, mode=self.mode)
+
+    def answer(self, completion: str, row: RewardRow) -> str | None:
+        """The two digits at the end."""
+        return running_sum_answered(completion)
 
     def gold_completion(self, row: RewardRow) -> str | None:
         """The whole right trace."""

@@ -4,6 +4,9 @@ Each worker is a fresh interpreter (`python -m sparrow.rewards.worker`), never a
 numba threads, and leads its own process group. It gets one task at a time, so the time-out counts from the task's
 start and not from its queueing, and at most `workers` tasks are in flight. A worker that is late, or whose pipe
 closes, is killed with its whole group and replaced. A worker whose parent is gone ends itself.
+
+Interpreters start beside the work and not before it: once a worker had to be replaced, one spare is kept starting or
+ready, so that a replacement seldom costs its start.
 """
 
 import pickle
@@ -35,7 +38,8 @@ class RewardPool:
     Args:
         workers: worker processes; started when first needed.
         timeout_s: seconds one task may take.
-        start_timeout_s: seconds a worker may take to start, and a reward to prepare itself.
+        start_timeout_s: seconds a worker may take to start, and a reward to prepare itself; generous, because both run
+            no text of the policy's, and a machine short of processor time must not turn into wrong outcomes.
         memory_mb: private memory one worker may have; beyond it an allocation fails.
         tasks_per_worker: a worker is replaced after so many tasks, which bounds what caches and leaks can hold.
 
@@ -48,7 +52,7 @@ class RewardPool:
         workers: int = 2,
         timeout_s: float = 10.0,
         *,
-        start_timeout_s: float = 60.0,
+        start_timeout_s: float = 300.0,
         memory_mb: int = 4096,
         tasks_per_worker: int = 5000,
     ) -> None:
@@ -65,6 +69,7 @@ class RewardPool:
         self.tasks_per_worker = tasks_per_worker
         self.restarts = 0
         self._alive: list[WorkerProcess] = []
+        self._spares = 0
 
     def run(self, tasks: Sequence[Task]) -> list[Outcome]:
         """The outcomes in the order of the tasks.
@@ -85,6 +90,7 @@ class RewardPool:
                         continue
                     running[worker] = place
                     place += 1
+                self._start_spares(len(running), len(tasks) - place)
                 self._collect(running, outcomes)
         except BaseException:
             # Half-done work must not answer a later call: after an interrupt every worker goes.
@@ -109,20 +115,30 @@ class RewardPool:
         self.close()
 
     def _idle_worker(self, running: dict[WorkerProcess, int]) -> WorkerProcess:
-        for worker in self._alive:
-            if worker not in running:
-                return worker
+        """One that is ready if there is any, else one that is starting, else a new one."""
+        idle = [worker for worker in self._alive if worker not in running]
+        return max(idle, key=lambda worker: worker.started) if idle else self._start()
+
+    def _start(self) -> WorkerProcess:
         worker = WorkerProcess(self.memory_mb, self.start_timeout_s, self.timeout_s)
         self._alive.append(worker)
         return worker
 
+    def _start_spares(self, running: int, waiting: int) -> None:
+        """Never more processes than tasks that are left."""
+        while len(self._alive) < running + min(self._spares, waiting):
+            self._start()
+
     def _collect(self, running: dict[WorkerProcess, int], outcomes: dict[int, Outcome]) -> None:
         """Waits until a worker answers, dies or is late, and settles every such worker."""
-        next_deadline = min(worker.deadline for worker in running)
-        wait([worker.connection for worker in running], max(0.0, next_deadline - time.monotonic()))
-        for worker in list(running):
+        next_deadline = min(worker.deadline for worker in self._alive)
+        wait([worker.connection for worker in self._alive], max(0.0, next_deadline - time.monotonic()))
+        for worker in list(self._alive):
             outcome = worker.receive()
             if outcome is None:
+                continue
+            if worker not in running:  # a spare that died; it has no task, so its outcome is nobody's
+                self._replace(worker)
                 continue
             outcomes[running.pop(worker)] = outcome
             if not worker.alive or worker.tasks_done >= self.tasks_per_worker:
@@ -132,6 +148,7 @@ class RewardPool:
         worker.kill()
         self._alive.remove(worker)
         self.restarts += 1
+        self._spares = 1
 
 
 def _pickled(task: Task) -> bytes:

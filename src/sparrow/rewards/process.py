@@ -20,22 +20,21 @@ _GRACE_S = 1.0
 
 
 class WorkerProcess:
-    """A started worker that has said it is ready.
+    """A worker that has been started; whether it is ready shows when it answers.
 
     Args:
         memory_mb: its memory limit.
         start_timeout_s: seconds to wait for it, and for a reward to prepare itself.
         timeout_s: seconds a task may take once the worker has begun it.
 
-    Raises:
-        RuntimeError: if it does not start in time.
     """
 
     def __init__(self, memory_mb: int, start_timeout_s: float, timeout_s: float) -> None:
         self.start_timeout_s = start_timeout_s
         self.timeout_s = timeout_s
         self.tasks_done = 0
-        self.deadline = float("inf")
+        self.started = self.busy = self.begun = False
+        self.deadline = time.monotonic() + start_timeout_s
         self.alive = True
         ours, theirs = socket.socketpair()
         with theirs:
@@ -48,7 +47,6 @@ class WorkerProcess:
                 start_new_session=True,
             )
         self.connection = Connection(ours.detach())
-        self._wait_until_ready()
 
     def send(self, task: bytes) -> bool:
         """Hands over a task; False if the worker is gone."""
@@ -57,28 +55,41 @@ class WorkerProcess:
         except OSError:
             self.alive = False
             return False
+        self.busy, self.begun = True, False
         self.deadline = time.monotonic() + self.start_timeout_s
         return True
 
     def receive(self) -> Outcome | None:
-        """The outcome, if there is one yet: "error" if the worker died, "timeout" if it is late; it is killed then."""
+        """The outcome, if there is one yet: "error" if the worker died, "timeout" if it is late; it is killed then.
+
+        Raises:
+            RuntimeError: if the worker does not start at all, or not in time.
+        """
         try:
             while self.connection.poll(0):
                 message = json.loads(self.connection.recv_bytes())
-                if message != "begun":
-                    self.deadline = float("inf")
+                if message == "ready":
+                    self.started = True
+                    self.deadline = time.monotonic() + self.start_timeout_s if self.busy else float("inf")
+                elif message == "begun":
+                    self.begun = True
+                    self.deadline = time.monotonic() + self.timeout_s
+                else:
+                    self.busy, self.deadline = False, float("inf")
                     self.tasks_done += 1
                     return Outcome(*message)
-                self.deadline = time.monotonic() + self.timeout_s
         except (EOFError, OSError):
+            self._check_started("ended at its start (its error is on stderr)")
             with contextlib.suppress(subprocess.TimeoutExpired):  # its pipe closes a moment before it has an exit code
                 self._process.wait(_GRACE_S)
             self.kill()
             return Outcome(0.0, "error", f"the worker process died (exit code {self._process.returncode})")
         if time.monotonic() < self.deadline:
             return None
+        self._check_started(f"was not ready after {self.start_timeout_s:g} s")
         self.kill()
-        return Outcome(0.0, "timeout", f"not done after {self.timeout_s:g} s")
+        late = f"done after {self.timeout_s:g} s" if self.begun else f"prepared after {self.start_timeout_s:g} s"
+        return Outcome(0.0, "timeout", f"not {late}")
 
     def kill(self) -> None:
         """Kills the worker with everything it started, and reaps it."""
@@ -90,14 +101,9 @@ class WorkerProcess:
             self._process.wait()
             self.connection.close()
 
-    def _wait_until_ready(self) -> None:
-        problem = f"was not ready after {self.start_timeout_s:g} s"
-        try:
-            if self.connection.poll(self.start_timeout_s):
-                self.connection.recv_bytes()
-                return
-        except (EOFError, OSError):
-            problem = "ended at its start (its error is on stderr)"
+    def _check_started(self, problem: str) -> None:
+        if self.started:
+            return
         self.kill()
         raise RuntimeError(f"a reward worker {problem}; `{sys.executable} -m sparrow.rewards.worker` must find sparrow")
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from sparrow.rewards.base import Reward, RewardRow
-from sparrow.rewards.extract import FinderName, find_answer
+from sparrow.rewards.extract import ASKED_FORMS, FinderName, find_answer
 from sparrow.rewards.outcome import Outcome, judged
 from sparrow.rewards.tagged_json import loads
 
@@ -28,6 +28,11 @@ class ReasoningGym(Reward):
     isolated: bool = True
     finder: FinderName = "tag"
 
+    @property
+    def asks_for(self) -> tuple[str, ...]:
+        """What the finder looks for."""
+        return ASKED_FORMS[self.finder]
+
     def prepare(self, row: RewardRow) -> None:
         """Builds the task."""
         scorer(row)
@@ -44,6 +49,10 @@ class ReasoningGym(Reward):
         """The entry's answer in a tag; None for tasks that keep none, such as those with many solutions."""
         answer = loads(row.extra_info["entry"])["answer"]
         return None if answer is None else f"<answer>{answer}</answer>"
+
+    def answer(self, completion: str, row: RewardRow) -> str | None:
+        """The tagged text."""
+        return find_answer(completion, self.finder)
 
 
 def scorer(row: RewardRow) -> Any:

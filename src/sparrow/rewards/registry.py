@@ -30,6 +30,7 @@ _MATH_SETS = (
     "MathArena/aime_2026",
     "AI-MO/aimo-validation-amc",
     "math-ai/amc23",
+    "scottgeng00/amc_22-24",
     "math-ai/minervamath",
     # Names in parquet files that other trainers wrote.
     "math_dapo",
@@ -50,6 +51,10 @@ _ROUTES: dict[str, Reward] = {
     "cais/mmlu": MultipleChoice(),
     "TIGER-Lab/MMLU-Pro": MultipleChoice("ABCDEFGHIJ"),
     "BAAI/TACO": Code(),
+    "likaixin/TACO-verified": Code(),
+    "code": Code(),  # the name in code-r1's files
+    "evalplus/humanevalplus": Code(),
+    "evalplus/mbppplus": Code(),
     "livecodebench/code_generation_lite": Code(),
     # Decimal arithmetic only, so it cannot hang; every other task runs isolated.
     "reasoning_gym/chain_sum": ReasoningGym(isolated=False),

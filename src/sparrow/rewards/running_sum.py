@@ -106,12 +106,18 @@ def running_sum_outcome(
     return Outcome(float(label == "correct"), label)
 
 
+def running_sum_answered(completion_text: str) -> str | None:
+    """The answer that a trace gives, in its own notation; None if it ends in none."""
+    answer = _ANSWER.search(completion_text.removesuffix(END))
+    return answer.group(1) if answer else None
+
+
 def _label(
     completion_text: str, ground_truth: str, finish_reason: str
 ) -> Literal["correct", "wrong", "unparsable", "truncated"]:
     if finish_reason == "length":
         return "truncated"
-    answer = _ANSWER.search(completion_text.removesuffix(END))
+    answer = running_sum_answered(completion_text)
     if answer is None:
         return "unparsable"
-    return "correct" if answer.group(1) == ground_truth else "wrong"
+    return "correct" if answer == ground_truth else "wrong"

@@ -13,6 +13,7 @@ from sparrow.rewards.judge import judge
 from sparrow.rewards.outcome import Label, Outcome
 from sparrow.rewards.pool import RewardPool, Task
 from sparrow.rewards.registry import route
+from sparrow.rewards.shaping import Shaping
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,13 @@ class Sample:
         completion: its text, without the prompt.
         row: the row it answers.
         finish_reason: "stop" or "length".
+        num_tokens: its length, needed where the scorer shapes scores by length.
     """
 
     completion: str
     row: AnyRow
     finish_reason: str = "stop"
+    num_tokens: int | None = None
 
 
 class Scorer:
@@ -38,6 +41,7 @@ class Scorer:
         routes: routes looked up before the registered ones.
         workers: worker processes.
         timeout_s: seconds one completion may take in a worker; from its start, not its queueing.
+        shaping: changes of the score by length, applied in order; labels stay.
     """
 
     def __init__(
@@ -47,7 +51,9 @@ class Scorer:
         routes: Mapping[str, Reward | RewardFunction] | None = None,
         workers: int = 2,
         timeout_s: float = 10.0,
+        shaping: Sequence[Shaping] = (),
     ) -> None:
+        self.shaping = tuple(shaping)
         self.reward = None if reward is None else as_reward(reward)
         self.routes = {name: as_reward(value) for name, value in (routes or {}).items()}
         self.workers = workers
@@ -64,7 +70,11 @@ class Scorer:
         return self.reward if self.reward is not None else route(row, self.routes)
 
     def score(self, samples: Sequence[Sample]) -> list[Outcome]:
-        """The outcomes, in the order of the samples; added to `counts`."""
+        """The outcomes, shaped by length, in the order of the samples; added to `counts`."""
+        return [self._shaped(*pair) for pair in zip(samples, self.judge(samples), strict=True)]
+
+    def judge(self, samples: Sequence[Sample]) -> list[Outcome]:
+        """The outcomes as the rewards give them, in the order of the samples; added to `counts`."""
         tasks = [
             Task(self.reward_of(sample.row), sample.completion, reward_row(sample.row), sample.finish_reason)
             for sample in samples
@@ -93,6 +103,15 @@ class Scorer:
     ) -> None:
         """Ends the worker processes."""
         self.close()
+
+    def _shaped(self, sample: Sample, outcome: Outcome) -> Outcome:
+        for shape in self.shaping:
+            if sample.num_tokens is None:
+                raise ValueError(
+                    f"{reward_row(sample.row)}: num_tokens is None; allowed with shaping: the length in tokens"
+                )
+            outcome = shape(outcome, sample.num_tokens)
+        return outcome
 
     def _remote(self, tasks: list[Task]) -> list[Outcome]:
         if not tasks:

@@ -68,8 +68,9 @@ class _EndWithParent:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._woken)
+        os.write(self._woken, b"x")  # closing it would not do: a process that the task forked holds it open too
         self._thread.join()
+        os.close(self._woken)
         os.close(self._wake)
 
     def _watch(self) -> None:

@@ -14,8 +14,12 @@ from sparrow.data.mappings.choice_sets import INSTRUCTION
 from sparrow.data.mappings.math_sets import BOXED
 from sparrow.data.readers import read_rows
 from sparrow.data.sources.files import Files
+from sparrow.rewards.base import reward_row
 from sparrow.rewards.check import check_routes
+from sparrow.rewards.code import Code
 from sparrow.rewards.registry import route
+from sparrow.rewards.sandbox import Limits
+from sparrow.rewards.score import Sample, Scorer
 
 
 def packed(tests):
@@ -61,6 +65,10 @@ RAW = {
     "aime-2026": ({"problem_idx": 1, "problem": "p", "answer": 277}, "277"),
     "amc": ({"id": 0, "problem": "p", "answer": 142.0, "url": "u"}, "142"),
     "amc-23": ({"id": 0, "question": "p", "answer": "27.0", "url": "u"}, "27.0"),
+    "amc-22-24": (
+        {"year": "2024", "problem": "p", "answer": "14", "url": "https://x/2024_AMC_12A", "solution": "s"},
+        "14",
+    ),
     "minerva-math": ({"question": "p", "answer": r"1.6"}, "1.6"),
     "mmlu": ({"question": "p", "subject": "abstract_algebra", "choices": ["0", "4", "2", "6"], "answer": 1}, "B"),
     "mmlu-pro": (
@@ -104,7 +112,62 @@ def test_every_gold_answer_scores_one_by_its_own_reward(tmp_path):
 
 
 def test_every_mapping_is_tested():
-    assert set(MAPPINGS) == {*RAW, "gpqa", "taco", "livecodebench"}
+    assert set(MAPPINGS) == {*RAW, *CODE, "gpqa", "taco", "livecodebench"}
+
+
+STDIO = json.dumps({"inputs": ["1 2\n"], "outputs": ["3\n"]})
+ADD = "print(sum(map(int, input().split())))"
+CODE = {
+    "taco-verified": {
+        "id": 7, "question": "Add.", "solutions": [ADD, "other"], "starter_code": "", "input_output": STDIO,
+        "difficulty": "EASY", "source": "codechef", "url": "u",
+    },
+    "code-r1": {
+        "data_source": "code", "ability": "coding",
+        "prompt": [{"role": "system", "content": "You think."}, {"role": "user", "content": "A ```python block: add."}],
+        "reward_model": {"style": "rule", "ground_truth": STDIO},
+        "extra_info": {
+            "split": "train", "index": 3, "prompt": "add", "reference": ADD, "dataset": "likaixin/TACO-verified",
+        },
+    },
+    "humaneval-plus": {
+        "task_id": "HumanEval/0", "prompt": "def add(a, b):\n    \"\"\"Add.\"\"\"\n", "entry_point": "add",
+        "canonical_solution": "    return a + b\n",
+        "test": "import numpy as np\n\ndef check(candidate):\n    assert candidate(1, 2) == 3\n",
+    },
+    "mbpp-plus": {
+        "task_id": 2, "code": "def add(a, b):\n  return a + b", "prompt": "Write a function to add.",
+        "source_file": "f",
+        "test_imports": ["import math"], "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0"],
+        "test": "inputs = [[1, 2], [2, 2]]\nresults = [3, 4]\nfor i, (inp, exp) in enumerate(zip(inputs, results)):\n"
+        "    assert add(*inp) == math.floor(exp)\n",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_programming_sets_route_ask_for_a_block_and_their_references_pass(name, tmp_path):
+    rows = rows_of(name, CODE[name], tmp_path, count=2)
+    routes = {row.data_source: Code(sandbox="limits", limits=Limits(seconds=30.0)) for row in rows}
+    with Scorer(routes=routes, timeout_s=60.0) as scorer:
+        check = check_routes(rows, scorer)
+        wrong = scorer.score([Sample("```python\ndef add(a, b): return 0\n```", rows[0])])
+    source = rows[0].data_source
+    assert (check.rows[source], check.checked[source], check.agreeing[source]) == (2, 2, 2)
+    assert wrong[0].label == "wrong"
+    assert isinstance(route(rows[0]), Code)
+
+
+def test_a_leetcode_problem_of_code_r1_has_a_functional_check_and_no_reference():
+    truth = json.dumps({"functional": "assert Solution().add(1, 2) == 3"})
+    info = {"split": "train", "index": 0, "reference": "class Solution: ...", "dataset": "LeetCodeDataset"}
+    raw = CODE["code-r1"] | {"reward_model": {"style": "rule", "ground_truth": truth}, "extra_info": info}
+    fields = get_mapping("code-r1")(raw, 5)
+    assert fields["reward_model"]["ground_truth"] == truth
+    assert "reference" not in fields["extra_info"]
+    right = "```python\nclass Solution:\n    def add(self, a: int, b: List[int]):\n        return a + b\n```"
+    outcome = Code(sandbox="limits")(right, reward_row(fields), "stop")
+    assert outcome.label == "correct"
 
 
 def test_kept_columns():
@@ -168,7 +231,7 @@ def test_live_code_bench():
 
 def test_live_code_bench_refuses_a_pickle_that_would_call_something():
     private = base64.b64encode(zlib.compress(pickle.dumps(print))).decode()
-    with pytest.raises(ValueError, match=r"private_test_cases hold builtins\.print; allowed: a pickled text"):
+    with pytest.raises(ValueError, match=r"private_test_cases holds builtins\.print; allowed: a pickled text"):
         get_mapping("livecodebench")({**LIVE, "public_test_cases": "[]", "private_test_cases": private}, 0)
 
 
@@ -183,7 +246,11 @@ def test_live_code_bench_refuses_a_pickle_that_would_call_something():
         ("polaris-53k", {"problem": "p", "answer": "  "}, "field answer is '  '; allowed: an answer"),
         ("math", {"problem": "p", "solution": "no box"}, r"field solution is 'no box'; allowed: a solution with its"),
         ("gsm8k", {"question": "p", "answer": "42"}, "field answer is '42'; allowed: a solution that ends in '#### "),
-        ("mmlu", {"question": "p", "subject": "s", "choices": ["1"], "answer": 1}, "right choice 1 of 1; allowed"),
+        (
+            "mmlu",
+            {"question": "p", "subject": "s", "choices": ["1"], "answer": 1},
+            r"field answer \(the right choice\) is '1' of 1; allowed",
+        ),
     ],
 )
 def test_errors_name_file_row_and_field(name, raw, message, tmp_path):

@@ -3,15 +3,14 @@ r"""Layouts of mathematical data sets: which columns hold the question and the g
 The prompt asks for `\boxed{}`, which is what the `Math` reward looks for first.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sparrow.data.mappings.fields import Raw, answer_of, kept, text_of
 from sparrow.rewards.extract import after_hash, last_boxed
 
 BOXED = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
-
-Raw = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -34,36 +33,28 @@ class MathLayout:
 
     def __call__(self, raw: Raw, index: int) -> dict[str, Any]:
         """The common fields of a raw row."""
-        kept = {name: raw[name] for name in self.keep if name in raw}
         return {
             "data_source": self.data_source,
-            "prompt": [{"role": "user", "content": str(raw[self.question]) + BOXED}],
+            "prompt": [{"role": "user", "content": text_of(raw, self.question) + BOXED}],
             "ability": "math",
             "reward_model": {"style": "rule", "ground_truth": self.answer(raw)},
-            "extra_info": {"split": self.split, "index": index, **kept},
+            "extra_info": {"split": self.split, "index": index, **kept(raw, self.keep)},
         }
 
 
 def column(name: str) -> Callable[[Raw], str]:
-    """The answer in a column; whole floats, as AMC has them, become integers."""
-
-    def answer(raw: Raw) -> str:
-        value = raw[name]
-        text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-        if not text.strip():
-            raise ValueError(f"field {name} is {value!r}; allowed: an answer that is not empty")
-        return text.strip()
-
-    return answer
+    """The answer in a column."""
+    return lambda raw: answer_of(raw, name)
 
 
 def boxed(name: str) -> Callable[[Raw], str]:
     """The answer in the last box of a solution column."""
 
     def answer(raw: Raw) -> str:
-        found = last_boxed(raw[name])
+        solution = text_of(raw, name)
+        found = last_boxed(solution)
         if not found:
-            raise ValueError(f"field {name} is {raw[name][-80:]!r}; allowed: a solution with its answer in \\boxed{{}}")
+            raise ValueError(f"field {name} is {solution[-80:]!r}; allowed: a solution with its answer in \\boxed{{}}")
         return found
 
     return answer
@@ -73,9 +64,10 @@ def hashed(name: str) -> Callable[[Raw], str]:
     """The answer after `####` in a column."""
 
     def answer(raw: Raw) -> str:
-        found = after_hash(raw[name])
+        solution = text_of(raw, name)
+        found = after_hash(solution)
         if not found:
-            raise ValueError(f"field {name} is {raw[name][-80:]!r}; allowed: a solution that ends in '#### answer'")
+            raise ValueError(f"field {name} is {solution[-80:]!r}; allowed: a solution that ends in '#### answer'")
         return found.replace(",", "")
 
     return answer
@@ -84,7 +76,7 @@ def hashed(name: str) -> Callable[[Raw], str]:
 def dapo(raw: Raw, index: int) -> dict[str, Any]:
     """BytedTsinghua-SIA/DAPO-Math-17k: in the common schema already, with its own instruction in the prompt.
 
-    The published file holds each row 100 times; filter by `extra_info.index` where that matters.
+    The published file holds each row about 100 times; read it with `distinct`.
     """
     return {
         "data_source": "BytedTsinghua-SIA/DAPO-Math-17k",
@@ -116,6 +108,7 @@ MATH_SETS: dict[str, Callable[[Raw, int], dict[str, Any]]] = {
     "aime-2026": MathLayout("MathArena/aime_2026", "problem", column("answer"), "test", ("problem_idx",)),
     "amc": MathLayout("AI-MO/aimo-validation-amc", "problem", column("answer"), "test", ("id", "url")),
     "amc-23": MathLayout("math-ai/amc23", "question", column("answer"), "test", ("id", "url")),
+    "amc-22-24": MathLayout("scottgeng00/amc_22-24", "problem", column("answer"), "test", ("year", "url")),
     "minerva-math": MathLayout("math-ai/minervamath", "question", column("answer"), "test"),
 }
 """Name of a layout to its mapping."""
