@@ -88,7 +88,7 @@ def _grad_query(
         v_block = tl.load(value + wide * value_strides[2] + column[None, :], mask=gathered, other=0.0).to(DOT)
         logits = tl.dot(q, tl.trans(k_block), input_precision="ieee") * (scale * LOG2_E)
         reads = (((bits[None, :] >> slot[:, None]) & 1) != 0) & (position[None, :] <= token[:, None])
-        weights = tl.where(reads, tl.exp2(logits - lse[:, None]), 0.0)
+        weights = tl.exp2(tl.where(reads, logits - lse[:, None], float("-inf")))
         pull = tl.dot(do, tl.trans(v_block), input_precision="ieee") - row_delta[:, None]
         dq = tl.dot((weights * pull).to(DOT), k_block, dq, input_precision="ieee")
 

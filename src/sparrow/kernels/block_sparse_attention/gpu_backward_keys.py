@@ -94,7 +94,7 @@ def _grad_key_value(
         reads = ((bits[:, None] >> slot[None, :]) & 1) != 0
         reads = reads & (position[:, None] <= token[None, :]) & live[None, :]
         logits = tl.dot(k_block, tl.trans(q), input_precision="ieee") * (scale * LOG2_E)
-        weights = tl.where(reads, tl.exp2(logits - lse[None, :]), 0.0)
+        weights = tl.exp2(tl.where(reads, logits - lse[None, :], float("-inf")))
         dv = tl.dot(weights.to(DOT), do, dv, input_precision="ieee")
         pull = tl.dot(v_block, tl.trans(do), input_precision="ieee") - row_delta[None, :]
         dk = tl.dot((weights * pull).to(DOT), q, dk, input_precision="ieee")
