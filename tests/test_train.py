@@ -131,6 +131,12 @@ def test_a_mistake_ends_in_one_line(overrides: list[str], message: str, tmp_path
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (["threads=0"], r"threads=0: must be a whole number, 1 or more"),
+        (["steps=-2"], r"steps=-2: must be a whole number, 1 or more"),
+        (["seed=-1"], r"seed=-1: must be a whole number, 0 or more"),
+        (["optimizer.lr=nan"], r"optimizer.lr=nan: must be a finite number"),
+        (["optimizer.lr=inf"], r"optimizer.lr=inf: must be a finite number"),
+        (["schedule.dense_layers=[0,99]"], r"schedule.dense_layers: 99 is not a layer of this model, which has 0 to 3"),
         (["schedule.page_size=0"], r"page_size=0: must be a whole number from 1"),
         (["rollout.top_p=0.9"], r"rollout.top_p=0.9: training allows only 1.0"),
         (["rollout.max_new_tokens=500"], r"context"),
