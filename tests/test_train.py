@@ -61,7 +61,11 @@ def test_every_experiment_trains_two_steps(experiment: str, tmp_path: Path, requ
 
 def test_a_distilled_run_leaves_base_adapter_and_the_tail_of_both(tmp_path: Path) -> None:
     # One prompt a step, so that the second phase begins after the first of the two steps.
-    switch = ("callbacks.phase_switch.after_examples=1", "callbacks.phase_switch.schedule.scale=0.0")
+    switch = (
+        "callbacks=distill-phases",
+        "callbacks.phase_switch.after_examples=1",
+        "callbacks.phase_switch.schedule.scale=0.0",
+    )
     rows = run(tmp_path / "run", "experiment=distill-quickstart", "debug=default", *switch, *LEARNING)
     assert [float(row["schedule/phase"]) for row in rows] == [1, 2]
     assert float(rows[1]["schedule/kv_fraction_sparse_layers"]) < float(rows[0]["schedule/kv_fraction_sparse_layers"])
