@@ -140,12 +140,12 @@ def _scan_rows(hidden_XE: Tensor, head_VE: Tensor, request: Request, chunk_vocab
 def _agreement(own: _Side, other: _Side, tiles: list[slice], temperature: float) -> tuple[Tensor, Tensor]:
     """Exact acceptance rate and the top-20 estimate, after `own` was scanned."""
     other.scan(tiles)
-    logsumexps = [side.statistics.logsumexp() for side in (own, other)]
-    alpha_X = torch.zeros_like(logsumexps[0])
+    own_X, other_X = own.statistics.logsumexp(), other.statistics.logsumexp()
+    alpha_X = torch.zeros_like(own_X)
     for columns in tiles:
-        add_overlap(own.tile(columns), other.tile(columns), *logsumexps, alpha_X, temperature)
+        add_overlap(own.tile(columns), other.tile(columns), own_X, other_X, alpha_X, temperature)
     ranked: list[Tensor] = []
-    for side, logsumexp_X in zip((own, other), logsumexps):
+    for side, logsumexp_X in zip((own, other), (own_X, other_X)):
         ids, logits = side.statistics.ranked(min(TOP20, side.head_VE.shape[0]))
         ranked += [ids, logits - logsumexp_X.unsqueeze(1)]
     return alpha_X, overlap_top20(*ranked)
@@ -189,8 +189,18 @@ class _Recompute(torch.autograd.Function):
                 block = torch.zeros_like(head, dtype=torch.float32)
                 for rows in _slices(hidden_XE.shape[0], chunk_tokens):
                     logits_XV = _product(hidden_XE[rows], head.T)
-                    parts = (x[rows] for x in per_token)
-                    grad_XV = grad_tile(logits_XV, columns.start, *parts, temperature, dtype)
+                    token, logsumexp, entropy, grad_logprobs, grad_entropy = (x[rows] for x in per_token)
+                    grad_XV = grad_tile(
+                        logits_XV,
+                        columns.start,
+                        token,
+                        logsumexp,
+                        entropy,
+                        grad_logprobs,
+                        grad_entropy,
+                        temperature,
+                        dtype,
+                    )
                     if grad_hidden_XE is not None:
                         grad_hidden_XE[rows].add_(_product(grad_XV, finite))
                     if grad_head_VE is not None:
