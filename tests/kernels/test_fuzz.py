@@ -14,7 +14,13 @@ OPERATORS: dict[str, str] = runpy.run_path(str(ROOT / "tests/fuzz/__init__.py"))
 CONFIGURATIONS = 60
 
 
-@pytest.mark.parametrize("operator", sorted(OPERATORS))
+QUICK = ("page_landmarks", "page_scores", "paged_attention", "select_pages")
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in sorted(OPERATORS)],
+)
 def test_random_configurations_agree(operator: str, tmp_path: Path) -> None:
     output = tmp_path / "fuzz.json"
     command = [sys.executable, "-m", "tests.fuzz", "--operator", operator, "--output", str(output)]

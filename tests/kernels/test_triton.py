@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,11 +25,23 @@ def _run(path: Path, interpret: str) -> None:
     assert "skipped" not in done.stdout
 
 
-@pytest.mark.parametrize("path", sorted((HERE / "interpreted").glob("*.py")), ids=lambda path: path.stem)
+IN_EVERY_RUN = ("page_landmarks", "page_scores", "paged_attention", "select_pages")
+"""The decode operators; the others take minutes and are left to `make test-full`."""
+
+
+def _files(folder: str) -> list[Any]:
+    paths = sorted((HERE / folder).glob("*.py"))
+    quick = [folder == "interpreted" and path.stem in IN_EVERY_RUN for path in paths]
+    return [
+        pytest.param(path, id=path.stem, marks=[] if soon else [pytest.mark.slow]) for path, soon in zip(paths, quick)
+    ]
+
+
+@pytest.mark.parametrize("path", _files("interpreted"))
 def test_interpreted(path: Path) -> None:
     _run(path, "1")
 
 
-@pytest.mark.parametrize("path", sorted((HERE / "compiled").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", _files("compiled"))
 def test_compiled(path: Path) -> None:
     _run(path, "0")
