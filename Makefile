@@ -21,7 +21,7 @@ quickstart: $(VENV)/.installed ## install, then train the packaged tiny policy w
 	$(BIN)/sparrow-train experiment=quickstart
 
 test: $(VENV)/.installed-test ## install what the tests need, run all but the slow and the GPU tests
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not gpu"
 
 test-full: $(VENV)/.installed-test ## run every test; those for a GPU are skipped without one
 	$(BIN)/python -m pytest

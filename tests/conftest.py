@@ -4,6 +4,9 @@ import os
 
 os.environ.update(HF_HUB_OFFLINE="1", WANDB_MODE="offline", MPLBACKEND="Agg", TOKENIZERS_PARALLELISM="false")
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # one worker per core: more threads would only wait for one another
+    os.environ.update(OMP_NUM_THREADS="1")
+
 import pytest
 import torch
 from hypothesis import settings

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from omegaconf import DictConfig
 
-from sparrow.config import build, run_command
+from sparrow.config import build, check_run, run_command
 
 
 class Suite(Protocol):
@@ -19,6 +19,7 @@ class Suite(Protocol):
 
 def benchmark(cfg: DictConfig, run_dir: Path) -> None:
     """Run the chosen suite."""
+    check_run(cfg)
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
     suite: Suite = build(cfg.suite)

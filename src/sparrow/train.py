@@ -9,7 +9,7 @@ import torch
 from omegaconf import DictConfig
 
 from sparrow.callbacks import HeldOut, Rollout, StepLog, Summary, Tail, Validation
-from sparrow.config import build, build_schedule, check_layers, check_run, run_command
+from sparrow.config import build, build_schedule, check_run, run_command
 from sparrow.data import PromptDataModule
 from sparrow.models.adapter import has_adapter, save_adapter
 from sparrow.models.loading import eos_token_ids, export_policy, load_policy
@@ -27,8 +27,6 @@ def train(cfg: DictConfig, run_dir: Path) -> None:
     lightning.seed_everything(cfg.seed, workers=True, verbose=False)
     schedule = build_schedule(cfg.schedule)
     model, tokenizer = load_policy(cfg.model.name_or_path)
-    if not schedule.is_dense:
-        check_layers(schedule, model.config.num_hidden_layers)
     data: PromptDataModule = build(cfg.data, tokenizer=tokenizer)
     scorer: Scorer = build(cfg.reward)
     data.setup("fit")

@@ -34,6 +34,25 @@ def test_candidates_run_in_turns() -> None:
     assert {name: len(timing.seconds) for name, timing in measured.timings.items()} == {"a": 3, "b": 3}
 
 
+def test_a_slow_candidate_sits_out_the_last_rounds() -> None:
+    called: list[str] = []
+
+    def slow() -> None:
+        called.append("s")
+        time.sleep(0.01)
+
+    candidates = {"fast": lambda: called.append("f"), "slow": slow}
+    measured = interleave(candidates, Clock(CPU, 1), repeats=20, warmup=1, budget_s=0.05)
+    assert {name: len(timing.seconds) for name, timing in measured.timings.items()}["fast"] == 20
+    assert 3 <= len(measured.timings["slow"].seconds) <= 5
+    assert called[-10:] == ["f"] * 10
+
+
+def test_a_budget_leaves_three_rounds() -> None:
+    measured = interleave({"slow": lambda: time.sleep(0.02)}, Clock(CPU, 1), repeats=9, warmup=1, budget_s=0.001)
+    assert len(measured.timings["slow"].seconds) == 3
+
+
 def test_what_runs_out_of_memory_is_left_out_with_its_reason() -> None:
     def greedy() -> None:
         raise torch.OutOfMemoryError("tried to allocate 7 TiB\nand more lines")

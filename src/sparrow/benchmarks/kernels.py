@@ -51,6 +51,7 @@ class KernelSuite:
         hidden: hidden size.
         vocab: vocabulary.
         repeats: calls that count.
+        budget_s: time for the calls of one operator; a slow one is called fewer times, at least three.
         warmup: calls before.
         flush_mib: buffer overwritten before each call; must exceed the last cache.
         copy_mib: size of the copy whose rate is the yardstick.
@@ -75,6 +76,7 @@ class KernelSuite:
     hidden: int
     vocab: int
     repeats: int = 20
+    budget_s: float = 10.0
     warmup: int = 2
     flush_mib: int = 128
     copy_mib: int = 256
@@ -100,7 +102,7 @@ class KernelSuite:
         tables = {f"decode, {tokens} tokens": self._measure(self._decode(tokens)) for tokens in self.tokens}
         tables["training"] = self._measure(self._training())
         for title, rows in tables.items():
-            show(f"{title} ({self.device}, {self.dtype}, median of {self.repeats})", rows)
+            show(f"{title} ({self.device}, {self.dtype}, medians of up to {self.repeats} calls)", rows)
         write_results(run_dir, "kernels", self.summary(tables), {"settings": asdict(self), "tables": tables})
 
     def summary(self, tables: dict[str, Rows]) -> dict[str, float | None]:
@@ -136,7 +138,8 @@ class KernelSuite:
         source = torch.ones(self.copy_mib << 20, dtype=torch.uint8, device=device)
         target = torch.zeros_like(source)
         calls = candidates(operators, lambda: target.copy_(source))
-        measured = interleave(calls, Clock(device, self.flush_mib), repeats=self.repeats, warmup=self.warmup)
+        clock = Clock(device, self.flush_mib)
+        measured = interleave(calls, clock, repeats=self.repeats, warmup=self.warmup, budget_s=self.budget_s)
         missing = {"sdpa": "it is the yardstick", "reference": "it is the yardstick"}
         copy = Operator(COPY, calls[COPY], 2 * source.numel(), missing=missing)
         rate = copy.bytes_moved / measured.timings[COPY].median

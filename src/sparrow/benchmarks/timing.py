@@ -6,9 +6,10 @@ buffer larger than the last cache is overwritten. In a model every layer has its
 two visits have pushed out; a warm cache would flatter what reads little.
 """
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -77,7 +78,9 @@ class Clock:
         return float(start.elapsed_time(end)) / 1000
 
 
-def interleave(candidates: Mapping[str, Candidate], clock: Clock, *, repeats: int, warmup: int) -> Measured:
+def interleave(
+    candidates: Mapping[str, Candidate], clock: Clock, *, repeats: int, warmup: int, budget_s: float = math.inf
+) -> Measured:
     """Time all candidates in turns.
 
     Args:
@@ -85,23 +88,32 @@ def interleave(candidates: Mapping[str, Candidate], clock: Clock, *, repeats: in
         clock: times one call.
         repeats: rounds that count.
         warmup: calls of each candidate before, which compile and allocate.
+        budget_s: time for the calls of one candidate; a slow one sits out the last rounds, from the fourth on.
 
     Returns:
         Timings of those that ran. One that runs out of memory while warming up is left out with its reason.
     """
     failures: dict[str, str] = {}
+    rounds: dict[str, int] = {}
     for name, candidate in candidates.items():
         try:
-            for _ in range(warmup):
-                candidate()
+            warm = [clock.time(candidate) for _ in range(warmup)]
+            rounds[name] = _affordable(warm, repeats, budget_s)
         except torch.OutOfMemoryError as error:
             failures[name] = f"out of memory: {str(error).splitlines()[0]}"
     names = [name for name in candidates if name not in failures]
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(repeats):
-        for name in rotated(names, turn):
+        for name in rotated([name for name in names if turn < rounds[name]], turn):
             seconds[name].append(clock.time(candidates[name]))
     return Measured({name: Timing(tuple(taken)) for name, taken in seconds.items()}, failures)
+
+
+def _affordable(warm: Sequence[float], repeats: int, budget_s: float) -> int:
+    """Rounds that fit the budget by the last warm-up call, at least three of those asked for."""
+    if not warm or math.isinf(budget_s):
+        return repeats
+    return min(repeats, max(3, int(budget_s / max(warm[-1], 1e-9))))
 
 
 def rotated(names: list[str], turn: int) -> list[str]:

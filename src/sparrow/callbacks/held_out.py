@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import lightning
 
-from sparrow.callbacks.rollout import Decoder
 from sparrow.data import Prompt, PromptDataModule
+from sparrow.evaluation.reading import Decoder, read_samples
 from sparrow.modules import DensePolicy
-from sparrow.rewards import Sample, Scorer
+from sparrow.rewards import Scorer
 from sparrow.rollout import RolloutEngine
 
 
@@ -39,11 +39,7 @@ def exact_match(
         prompt_keys=[prompt.key for prompt in prompts],
         eos_token_ids=tuple(eos_token_ids),
     )
-    samples = [
-        Sample(tokenizer.decode(c.token_ids, skip_special_tokens=True), prompts[c.prompt_index].row, c.finish_reason)
-        for c in completions
-    ]
-    outcomes = scorer.score(samples)
+    outcomes = scorer.score(read_samples(prompts, completions, tokenizer))
     return sum(outcome.label == "correct" for outcome in outcomes) / len(outcomes)
 
 

@@ -7,7 +7,7 @@ from what lies in the batch.
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import lightning
 import torch
@@ -17,17 +17,10 @@ from sparrow.algorithms import GroupedRewards
 from sparrow.callbacks.baseline import Unjudged, group_advantages
 from sparrow.callbacks.progress import rollout_progress
 from sparrow.data import Prompt
+from sparrow.evaluation.reading import Decoder, read_samples
 from sparrow.modules import DensePolicy, RolloutSettings, collect
-from sparrow.rewards import LABELS, Outcome, Sample, Scorer
+from sparrow.rewards import LABELS, Outcome, Scorer
 from sparrow.rollout import Completion, RolloutEngine
-
-
-class Decoder(Protocol):
-    """What is used of a tokenizer to read a completion."""
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """The text of token ids."""
-        ...
 
 
 class Rollout(lightning.Callback):
@@ -100,16 +93,7 @@ class Rollout(lightning.Callback):
 
     def judge(self, prompts: Sequence[Prompt], completions: Sequence[Completion]) -> list[Outcome]:
         """Outcome of every completion; only the completion's own text is read."""
-        samples = [
-            Sample(
-                self.tokenizer.decode(completion.token_ids, skip_special_tokens=True),
-                prompts[completion.prompt_index].row,
-                completion.finish_reason,
-                len(completion.token_ids),
-            )
-            for completion in completions
-        ]
-        return self.scorer.score(samples)
+        return self.scorer.score(read_samples(prompts, completions, self.tokenizer))
 
     def _sample(self, trainer: lightning.Trainer, module: DensePolicy, prompts: Sequence[Prompt]) -> list[Completion]:
         assert self.engine is not None

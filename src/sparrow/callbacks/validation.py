@@ -15,7 +15,7 @@ import torch
 
 from sparrow.data import Prompt, PromptDataModule
 from sparrow.evaluation import EvaluationSettings, Problem, evaluate, flat_metrics, make_report
-from sparrow.evaluation.sampling import Decoder
+from sparrow.evaluation.reading import Decoder
 from sparrow.modules import DensePolicy
 from sparrow.rewards import Scorer
 from sparrow.rollout import RolloutEngine

@@ -4,14 +4,13 @@ from sparrow.config.build import build
 from sparrow.config.check import ConfigError, check_config, check_overrides
 from sparrow.config.command import run_command
 from sparrow.config.schedules import build_schedule
-from sparrow.config.values import check_layers, check_run
+from sparrow.config.values import check_run
 
 __all__ = [
     "ConfigError",
     "build",
     "build_schedule",
     "check_config",
-    "check_layers",
     "check_overrides",
     "check_run",
     "run_command",

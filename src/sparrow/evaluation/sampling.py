@@ -6,20 +6,12 @@ during training leaves the training stream as it is, and dense and sparse see th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from sparrow.data import Prompt
+from sparrow.evaluation.reading import Decoder, read_samples
 from sparrow.evaluation.settings import EvaluationSettings
 from sparrow.rewards import Label, Outcome, Sample, Scorer, reward_row
 from sparrow.rollout import Completion, RolloutEngine
-
-
-class Decoder(Protocol):
-    """What is used of a tokenizer to read a completion."""
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """The text of token ids."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -91,11 +83,7 @@ def evaluate(
     for start in range(0, len(prompts), settings.problems_at_once):
         part = prompts[start : start + settings.problems_at_once]
         completions = _sample(engine, part, settings, tuple(eos_token_ids), adapter)
-        texts = [tokenizer.decode(completion.token_ids, skip_special_tokens=True) for completion in completions]
-        samples = [
-            Sample(text, part[completion.prompt_index].row, completion.finish_reason, len(completion.token_ids))
-            for text, completion in zip(texts, completions, strict=True)
-        ]
+        samples = read_samples(part, completions, tokenizer)
         outcomes = scorer.score(samples)
         judged = [_judged(scorer, *parts) for parts in zip(samples, completions, outcomes, strict=True)]
         for place, prompt in enumerate(part):

@@ -87,6 +87,7 @@ class RolloutEngine:
         self._weights = self._read_weights()
         if not topk <= self._weights.embed_VE.shape[0]:
             raise ValueError(f"topk={topk}: must be at most the vocabulary, {self._weights.embed_VE.shape[0]}")
+        self._check_layers(schedule or BudgetSchedule.dense())
         self._table = BudgetTable(schedule or BudgetSchedule.dense(), self._weights.embed_VE.device)
 
     @property
@@ -101,8 +102,9 @@ class RolloutEngine:
         laid out anew.
 
         Raises:
-            ValueError: the schedule has more bins than the device table.
+            ValueError: the schedule has more bins than the device table, or keeps a layer dense that does not exist.
         """
+        self._check_layers(schedule)
         held = self.schedule
         geometry = ("page_size", "first", "last", "dense_layers")
         if all(getattr(held, key) == getattr(schedule, key) for key in geometry):
@@ -231,6 +233,14 @@ class RolloutEngine:
             max_tokens: longest sequence of the call.
         """
         return Decoder(self._weights, self.score, adapter=adapter, max_tokens=max_tokens)
+
+    def _check_layers(self, schedule: BudgetSchedule) -> None:
+        layers = len(self._weights.layers)
+        outside = [layer for layer in schedule.dense_layers if layer >= layers]
+        if outside and not schedule.is_dense:
+            raise ValueError(
+                f"schedule.dense_layers: {outside[0]} is not a layer of this model, which has 0 to {layers - 1}"
+            )
 
     def _read_weights(self) -> DecoderWeights:
         return decoder_weights(self.model, self.dtype, self.head_dtype, self._copies)
