@@ -25,6 +25,7 @@ LAYERS = [
     "rewards",
     "data",
     "tail",
+    "checkpoints",
     "modules",
     "evaluation",
     "callbacks",

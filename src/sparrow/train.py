@@ -6,9 +6,10 @@ from typing import Any
 
 import lightning
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from sparrow.callbacks import HeldOut, Rollout, StepLog, Summary, Tail, Validation
+from sparrow.checkpoints import Preemption, RunConfig, resume_path
 from sparrow.config import build, build_schedule, check_run, run_command
 from sparrow.data import PromptDataModule
 from sparrow.models.adapter import has_adapter, save_adapter
@@ -22,6 +23,7 @@ def train(cfg: DictConfig, run_dir: Path) -> None:
     """Run what ``cfg`` describes and leave the results in ``run_dir``."""
     started = time.perf_counter()
     check_run(cfg)
+    resume = resume_path(cfg.resume, run_dir)
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
     lightning.seed_everything(cfg.seed, workers=True, verbose=False)
@@ -37,7 +39,7 @@ def train(cfg: DictConfig, run_dir: Path) -> None:
         cfg.trainer, callbacks=callbacks, logger=[build(node) for node in cfg.logger.values()]
     )
     with scorer:
-        trainer.fit(module, datamodule=data, ckpt_path=cfg.resume)
+        trainer.fit(module, datamodule=data, ckpt_path=resume)
     if trainer.is_global_zero:
         export_policy(module.model, tokenizer, run_dir / "export" / "base")
         if has_adapter(module.model):
@@ -79,11 +81,12 @@ def build_callbacks(
     held_out = HeldOut(tokenizer, Scorer(), eos) if cfg.held_out else None
     summary = Summary(run_dir, rollout, tail, log, held_out, started)
     extra = [build(node) for node in (cfg.callbacks or {}).values()]
+    keeping = [RunConfig(OmegaConf.to_container(cfg, resolve=True)), Preemption(run_dir / "checkpoints")]
     validation: list[lightning.Callback] = []
     if cfg.val_every is not None:
         settings = build(cfg.evaluation)
         validation = [Validation(run_dir, tokenizer, build(cfg.reward), eos, settings, cfg.val_every)]
-    return [rollout, tail, *([held_out] if held_out else []), *validation, *extra, log, summary]
+    return [rollout, tail, *([held_out] if held_out else []), *validation, *extra, log, summary, *keeping]
 
 
 def main() -> None:

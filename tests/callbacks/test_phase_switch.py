@@ -28,7 +28,12 @@ class Policy(DensePolicy):
 def trainer(folder: Path, tail: Tail | None, world_size: int = 1) -> Any:
     callbacks = [] if tail is None else [tail]
     return SimpleNamespace(
-        callbacks=callbacks, world_size=world_size, is_global_zero=True, default_root_dir=folder, global_step=1
+        print=print,
+        callbacks=callbacks,
+        world_size=world_size,
+        is_global_zero=True,
+        default_root_dir=folder,
+        global_step=1,
     )
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning
-from lightning.pytorch.utilities import rank_zero_info
 
 from sparrow.callbacks.tail import Tail
 from sparrow.modules import DensePolicy
@@ -109,7 +108,7 @@ class PhaseSwitch(lightning.Callback):
             tail.follow(self.second)
         if trainer.is_global_zero:
             self.second.to_yaml(Path(trainer.default_root_dir) / "schedule_phase_2.yaml")
-        rank_zero_info(f"RL step {trainer.global_step}: the second schedule holds from the next step on")
+        trainer.print(f"RL step {trainer.global_step}: the second schedule holds from the next step on")
 
 
 def _tail(trainer: lightning.Trainer) -> Tail | None:

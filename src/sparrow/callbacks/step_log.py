@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import lightning
+from lightning.pytorch.loggers import CSVLogger
 
 from sparrow.modules import DensePolicy
 
@@ -16,6 +17,14 @@ class StepLog(lightning.Callback):
 
     def __init__(self) -> None:
         self.history: list[dict[str, float]] = []
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Write the steps of the checkpoint again where a run is resumed: the CSV logger starts its file anew."""
+        for logger in trainer.loggers:
+            if isinstance(logger, CSVLogger):
+                for row in self.history:
+                    logger.log_metrics(row, step=int(row["training/global_step"]))
+                logger.save()
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -12,6 +12,8 @@ IGNORED = (
     ".*does not have many workers.*",
     # Hydra writes the composed configuration into the run folder before the logger sees it.
     ".*Experiment logs directory.*",
+    # A run resumed in another folder ranks no checkpoints: all are kept.
+    ".*dirpath has changed.*",
     # The optimizer steps inside the batch; a checkpoint after it holds the stepped weights.
     ".*pre-optimization state.*",
 )
