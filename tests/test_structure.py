@@ -30,6 +30,7 @@ LAYERS = [
     "evaluation",
     "callbacks",
     "benchmarks",
+    "reporting",
     "config",
 ]
 """From the bottom up: a module imports from its own layer and those before it."""

@@ -1,10 +1,13 @@
 """A configuration that cannot run is refused before anything is built, with the nearest right key."""
 
+from pathlib import Path
+
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from sparrow.config import ConfigError, build_schedule, check_config, check_overrides
+from sparrow.config.command import split_arguments
 from sparrow.config_dir import config_dir
 from sparrow.schedule import BudgetSchedule
 
@@ -85,3 +88,20 @@ def test_named_schedule_takes_overrides() -> None:
         estimator="top20",
         provenance="published, arXiv 2606.08446, model qwen3-1.7b",
     )
+
+
+def test_a_folder_of_the_user_joins_the_groups(tmp_path: Path) -> None:
+    (tmp_path / "loss").mkdir()
+    (tmp_path / "loss" / "mine.yaml").write_text("_target_: sparrow.algorithms.losses.reinforce\n_partial_: true\n")
+    check_overrides(config_dir(), "train", ["loss=mine", "seed=1"], tmp_path)
+    with pytest.raises(ConfigError, match=r"loss=mein: no such option; did you mean 'mine'\?"):
+        check_overrides(config_dir(), "train", ["loss=mein"], tmp_path)
+    with pytest.raises(ConfigError, match=r"--config-dir=/nowhere: there is no such folder"):
+        check_overrides(config_dir(), "train", [], Path("/nowhere"))
+
+
+def test_options_of_the_command_line_are_no_overrides() -> None:
+    overrides = ["seed=1", "loss=mine"]
+    assert split_arguments(["--config-dir=conf", *overrides]) == (overrides, Path("conf"))
+    assert split_arguments(["seed=1", "--config-dir", "conf", "-m", "loss=mine"]) == (overrides, Path("conf"))
+    assert split_arguments(["--cfg=job", *overrides]) == (overrides, None)

@@ -36,17 +36,23 @@ def nearest(key: str, known: Iterable[str]) -> str:
     return f"did you mean '{near[0]}'?" if near else f"allowed: {', '.join(options) or 'none'}"
 
 
-def check_overrides(folder: Path, name: str, overrides: list[str]) -> None:
+def check_overrides(folder: Path, name: str, overrides: list[str], added: Path | None = None) -> None:
     """Compose once and turn Hydra's refusal of an override into a message with the nearest right key.
 
     Args:
         folder: the configuration tree.
         name: the primary configuration, without its ending.
         overrides: command-line overrides, as Hydra takes them.
+        added: a user's own folder, whose options join the groups.
 
     Raises:
-        ConfigError: an override names an unknown key or option, or cannot be parsed.
+        ConfigError: the user's folder does not exist; an override names an unknown key or option, or cannot be
+            parsed.
     """
+    if added is not None:
+        if not added.is_dir():
+            raise ConfigError(f"--config-dir={added}: there is no such folder")
+        overrides = [f"hydra.searchpath=['file://{added.resolve()}']", *overrides]
     with initialize_config_dir(str(folder), version_base="1.3"):
         plain = compose(name, return_hydra_config=True)
         try:

@@ -1,8 +1,9 @@
 """The frame of every command: Hydra composes, the configuration is checked, mistakes of the user end in one line."""
 
+import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import hydra
@@ -28,7 +29,7 @@ def run_command(name: str, command: Callable[[DictConfig, Path], None]) -> None:
     folder = config_dir()
     try:
         if not any(argument in ("--help", "-h", "--hydra-help") for argument in sys.argv):
-            check_overrides(folder, name, [argument for argument in sys.argv[1:] if not argument.startswith("-")])
+            check_overrides(folder, name, *split_arguments(sys.argv[1:]))
     except ConfigError as error:
         sys.exit(f"sparrow-{name}: {error}")
 
@@ -37,6 +38,20 @@ def run_command(name: str, command: Callable[[DictConfig, Path], None]) -> None:
         _guarded(name, command, cfg)
 
     wrapped()
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
+    """Overrides, and the user's own folder of ``--config-dir``; Hydra's other options are left out.
+
+    >>> split_arguments(["seed=1", "--config-dir", "conf", "-m"])
+    (['seed=1'], PosixPath('conf'))
+    """
+    flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    flags.add_argument("--config-dir", "-cd", type=Path)
+    for option in ("--config-name", "-cn", "--config-path", "-cp", "--package", "-p", "--experimental-rerun"):
+        flags.add_argument(option)
+    known, rest = flags.parse_known_args(arguments)
+    return [argument for argument in rest if not argument.startswith("-")], known.config_dir
 
 
 def _guarded(name: str, command: Callable[[DictConfig, Path], None], cfg: DictConfig) -> None:

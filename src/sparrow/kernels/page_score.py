@@ -1,11 +1,13 @@
 """Page scores: what a page keeps about its keys (landmarks), and how a query ranks pages by it.
 
 A page score is one class. `MeanScore` is the study's; `MinMaxScore` is the upper bound of Quest (arXiv 2406.10774);
-`RandomScore` is the baseline that ignores the content. A new one subclasses `PageScore`, registers itself with
-`@register_page_score`, and is then selected by its name; it runs by its own torch formulas on every device, in decode
-and in the training pass alike. Scores that are linear in their landmarks (`LinearScore`) also have fast paths.
+`StreamingScore` and `RandomScore` are baselines that ignore the content. A new one subclasses `PageScore` and is
+selected by its path, or by its name once `@register_page_score` has seen it; it runs by its own torch formulas on every
+device, in decode and in the training pass alike. Scores that are linear in their landmarks (`LinearScore`) also have
+fast paths.
 """
 
+import importlib
 from abc import ABC, abstractmethod
 from typing import ClassVar, TypeVar
 
@@ -64,10 +66,33 @@ def register_page_score(score_class: ScoreClass) -> ScoreClass:
 
 
 def get_page_score(name: str) -> PageScore:
-    """Returns the page score called `name`; KeyError lists the known ones."""
+    """Returns the page score called `name`, or the class at a dotted path such as `my_package.scores.Recency`.
+
+    Raises:
+        KeyError: no page score has the name, or nothing importable is at the path; lists the known ones.
+    """
+    if name not in _REGISTRY and "." in name:
+        _register_from(name)
+        return next(score for score in _REGISTRY.values() if _path(score) == name)
     if name not in _REGISTRY:
-        raise KeyError(f"unknown page score {name!r}, allowed: {', '.join(sorted(_REGISTRY))}")
+        raise KeyError(f"unknown page score {name!r}, allowed: {', '.join(sorted(_REGISTRY))}, or a class by its path")
     return _REGISTRY[name]
+
+
+def _path(score: PageScore) -> str:
+    return f"{type(score).__module__}.{type(score).__qualname__}"
+
+
+def _register_from(path: str) -> None:
+    """Import a class by its path and register it, unless importing its module has done so."""
+    module, _, attribute = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise KeyError(f"page score {path!r}: {error}; must be importable, or one of {sorted(_REGISTRY)}") from error
+    if not (isinstance(found, type) and issubclass(found, PageScore)):
+        raise KeyError(f"page score {path!r}: must be a subclass of PageScore")
+    register_page_score(found)
 
 
 class LinearScore(PageScore):
@@ -119,6 +144,27 @@ class MinMaxScore(LinearScore):
     def weights(self, query_BKD: Tensor) -> Tensor:
         """Negative channels of the query for the minimum, positive ones for the maximum."""
         return torch.stack((query_BKD.clamp(max=0), query_BKD.clamp(min=0)), dim=2)
+
+
+@register_page_score
+class StreamingScore(PageScore):
+    """The page's own index: the budget goes to the latest pages.
+
+    With the reserved first page these are the sink and the window of StreamingLLM (arXiv 2309.17453), but for the
+    positions, which stay those of the text.
+    """
+
+    name = "streaming"
+    width = 1
+
+    def landmarks(self, key_XPD: Tensor) -> Tensor:
+        """Zeros, [X, 1, D]: the content of a page is not used."""
+        return torch.zeros_like(key_XPD[:, :1])
+
+    def scores(self, query_BKD: Tensor, landmarks_BKNWD: Tensor) -> Tensor:
+        """score = page."""
+        batch, kv_heads, pages = landmarks_BKNWD.shape[:3]
+        return torch.arange(pages, device=query_BKD.device).float().expand(batch, kv_heads, pages)
 
 
 @register_page_score

@@ -55,10 +55,11 @@ def acceptance_bounds(dense_logprobs_at_ids: Tensor, sparse_logprobs_at_ids: Ten
     Returns:
         (lower, upper), both [...].
 
-    >>> dense = torch.tensor([0.5, 0.3]).log()
-    >>> sparse = torch.tensor([0.4, 0.5]).log()
-    >>> [round(bound.item(), 4) for bound in acceptance_bounds(dense, sparse)]
-    [0.7, 0.8]
+    Examples:
+        >>> dense = torch.tensor([0.5, 0.3]).log()
+        >>> sparse = torch.tensor([0.4, 0.5]).log()
+        >>> [round(bound.item(), 4) for bound in acceptance_bounds(dense, sparse)]
+        [0.7, 0.8]
     """
     if dense_logprobs_at_ids.shape != sparse_logprobs_at_ids.shape:
         raise ValueError(
