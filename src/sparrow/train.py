@@ -6,11 +6,11 @@ from typing import Any
 
 import lightning
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from sparrow.callbacks import HeldOut, Rollout, StepLog, Summary, Tail, Validation
 from sparrow.checkpoints import Preemption, RunConfig, resume_path
-from sparrow.config import build, build_schedule, check_run, run_command
+from sparrow.config import build, build_schedule, check_run, plain_config, run_command
 from sparrow.data import PromptDataModule
 from sparrow.models.adapter import has_adapter, save_adapter
 from sparrow.models.loading import eos_token_ids, export_policy, load_policy
@@ -81,7 +81,7 @@ def build_callbacks(
     held_out = HeldOut(tokenizer, Scorer(), eos) if cfg.held_out else None
     summary = Summary(run_dir, rollout, tail, log, held_out, started)
     extra = [build(node) for node in (cfg.callbacks or {}).values()]
-    keeping = [RunConfig(OmegaConf.to_container(cfg, resolve=True)), Preemption(run_dir / "checkpoints")]
+    keeping = [RunConfig(plain_config(cfg)), Preemption(run_dir / "checkpoints")]
     validation: list[lightning.Callback] = []
     if cfg.val_every is not None:
         settings = build(cfg.evaluation)

@@ -170,3 +170,13 @@ def test_no_held_out_rows_is_allowed():
     module = data(source=Rows(validation=0))
     module.setup("fit")
     assert module.val_dataloader() == []
+
+
+@pytest.mark.parametrize("value", [0, -1])
+@pytest.mark.parametrize(
+    "name", ["prompts_per_step", "validation_prompts_per_step", "max_prompt_tokens", "max_validation_prompts"]
+)
+def test_numbers_below_one_are_refused(name, value):
+    """A slice up to -1 would leave the last problem out, and a size of 0 would be taken for none given."""
+    with pytest.raises(ValueError, match=f"data.{name}={value} is not allowed; allowed: 1 or more"):
+        PromptDataModule(Rows(), Characters(), **({"prompts_per_step": STEP, "seed": 0} | {name: value}))

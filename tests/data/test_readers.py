@@ -129,3 +129,58 @@ def test_a_field_that_a_mapping_misses_is_named(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [{"q": "one"}])
     with pytest.raises(ValueError, match=r"a\.jsonl:1: field problem is missing; the row has: q"):
         read_rows(path, mapping=lambda raw, index: raw["problem"])
+
+
+def test_a_name_twice_in_one_mapping_is_an_error(tmp_path):
+    """JSON readers keep the last one without a word: here another gold answer."""
+    path = tmp_path / "a.jsonl"
+    line = json.dumps(fields(7))
+    twice = line.replace('"ground_truth": "7"', '"ground_truth": "7", "ground_truth": "8"')
+    path.write_text(f"{line}\n{twice}\n")
+    with pytest.raises(ValueError, match=r"a\.jsonl:2: field ground_truth is there twice in one mapping"):
+        read_jsonl(path)
+
+
+@pytest.mark.parametrize("depth", [10, 60])
+def test_nested_values_are_kept(tmp_path, depth):
+    nested = json.loads("[" * depth + "1" + "]" * depth)
+    (row,) = read_jsonl(write_jsonl(tmp_path / "a.jsonl", [fields(0, extra_info={"index": 0, "deep": nested})]))
+    assert row.extra_info["deep"] == nested
+    assert row.to_dict()["extra_info"]["deep"] == nested
+
+
+@pytest.mark.parametrize("depth", [100, 500, 900, 5000])
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+@pytest.mark.parametrize("name", ["prompt", "reward_model", "extra_info", "ability", "data_source"])
+def test_values_nested_too_deeply_are_named(tmp_path, name, opening, depth):
+    path = tmp_path / "a.jsonl"
+    nested = opening * depth + "1" + {"[": "]"}.get(opening, "}") * depth
+    line = json.dumps(fields(0, **{name: "PLACE"}))
+    if name == "reward_model":
+        nested = f'{{"style": "rule", "ground_truth": {nested}}}'
+    path.write_text(line.replace('"PLACE"', nested))
+    with pytest.raises(ValueError, match=rf"a\.jsonl:1: (field {name}|not JSON)"):
+        read_jsonl(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(2**62, pyarrow.timestamp("us")), (2**31 - 1, pyarrow.date32()), (0, pyarrow.timestamp("us", tz="Mars/Olympus"))],
+    ids=["time", "date", "zone"],
+)
+def test_parquet_values_that_python_does_not_have_are_named(tmp_path, value, kind):
+    table = pyarrow.Table.from_pylist([fields(0), fields(1)])
+    table = table.set_column(2, "ability", pyarrow.array([None, value], type=kind))
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a\.parquet:1: field ability has no value in Python"):
+        read_parquet(tmp_path / "a.parquet")
+
+
+def test_parquet_text_that_is_not_unicode_is_named(tmp_path):
+    table = pyarrow.Table.from_pylist([fields(0)])
+    bad = pyarrow.Array.from_buffers(
+        pyarrow.string(), 1, [None, pyarrow.py_buffer(b"\0\0\0\0\x01\0\0\0"), pyarrow.py_buffer(b"\xff")]
+    )
+    pyarrow.parquet.write_table(table.set_column(2, "ability", bad), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a\.parquet:0: field ability has no value in Python \(UnicodeDecodeError"):
+        read_parquet(tmp_path / "a.parquet")

@@ -109,3 +109,10 @@ def test_no_global_random_state_is_touched():
     bootstrap([0.0, 1.0], resamples=10)
     maj_at_k([str(i % 3) for i in range(20)], [i % 3 == 0 for i in range(20)], 10)
     assert before == (random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+
+
+def test_no_samples_and_samples_without_answers():
+    with pytest.raises(ValueError, match="avg@n of 0 samples is not allowed"):
+        avg_at_n([])
+    with pytest.raises(ValueError, match="maj@k: 2 answers with 3 samples are not allowed; allowed: one for each"):
+        maj_at_k(["1", "2"], [True, False, True], 2)

@@ -86,3 +86,11 @@ def test_arms_with_other_problems_are_refused():
 def test_wrong_settings_name_the_key(change, message):
     with pytest.raises(ValueError, match=message):
         EvaluationSettings(**change)
+
+
+def test_no_problems_and_a_set_named_all():
+    with pytest.raises(ValueError, match="arms dense hold no problems; allowed: 1 or more"):
+        make_report({"dense": []}, SETTINGS)
+    with pytest.raises(ValueError, match="data_source 'all' beside others is not allowed"):
+        make_report({"dense": [problem(0, "CCCC", "all"), problem(1, "CCCC", "b")]}, SETTINGS)
+    assert make_report({"dense": [problem(0, "CCCC", "all")]}, SETTINGS).problems == {"all": 1}

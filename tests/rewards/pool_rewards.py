@@ -5,6 +5,8 @@ import subprocess
 import sys
 import time
 
+import numpy
+
 from sparrow.rewards.outcome import Outcome
 
 
@@ -30,6 +32,13 @@ def behave(completion, row):
                     os.setsid()
                     time.sleep(3600)
             return float(number)
+        case ["return_twice", number]:
+            return float(number) if os.fork() else float(number) + 1000.0
+        case ["raise_twice"]:
+            os.fork()
+            raise RuntimeError("as told")
+        case ["foreign"]:
+            return Outcome(numpy.float32(0.5), "correct", detail=["no text"])
         case ["eat"]:
             eaten = []
             while True:

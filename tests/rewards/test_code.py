@@ -63,9 +63,31 @@ def test_only_the_first_tests_may_be_run():
     assert judge(Code(sandbox="limits", max_tests=1), fenced("print(3)"), ADD, "stop").label == "correct"
 
 
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        ("```text\nexample\n```\nNow the code:\n```python\nprint(1)\n```", "print(1)\n"),
+        ("```cpp\nint x;\n```\nand\n```Python\nprint(1)\n```\nOutput:\n```\n1\n```", "print(1)\n"),
+        ("Code: ```python3\nprint(1)\n```", "print(1)\n"),
+        ("Use ```x``` here.\n```\nprint(1)\n```", "print(1)\n"),
+        ("```python\nprint('```')\n```", "print('```')\n"),
+        ("```python\nprint(1)```\nend", "print(1)\n"),
+        ("```python\r\nprint(1)\r\n```\r\n", "print(1)\n"),
+        ("```python title=a\nprint(1)\n\nprint(2)\n```", "print(1)\n\nprint(2)\n"),
+        ("```cpp\nint x;\n```", None),
+        ("```python\nprint(1)", None),
+        ("```python\n" * 30_000, None),
+        ("```python\nprint('\u2028')\n```", "print('\u2028')\n"),
+    ],
+    ids=range(12),
+)
+def test_blocks_of_other_languages_do_not_shift_the_program(text, program):
+    assert find_program(text) == program
+
+
 def test_the_last_block_after_thinking_is_the_program():
     text = "<think>\n```python\nprint(1)\n```\n</think>\n```py\nprint(2)\n```\nand\n```\nprint(3)\n```"
-    assert find_program(text) == "print(3)\n"
+    assert find_program(text) == "print(2)\n"
     assert find_program("<think>\n```python\nprint(1)\n```\n</think>") is None
     assert judge(Code(sandbox="limits"), "no program", ADD, "stop").label == "unparsable"
 
@@ -73,7 +95,9 @@ def test_the_last_block_after_thinking_is_the_program():
 @pytest.mark.parametrize(
     ("output", "expected", "same"),
     [("3\n", "3", True), ("1.50 x", "1.5  x\n", True), ("3 4", "3", False), ("", "", True), ("1e2", "100", True),
-     ("nan", "0", False), ("a", "b", False), ("0.1", "0.1000000001", False)],
+     ("nan", "0", False), ("a", "b", False), ("0.1", "0.1000000001", False), ("0010", "10", False), ("+5", "5", True),
+     ("-0", "0", True), ("-0.0", "0", True), ("1_0", "10", False), ("inf", "Infinity", False), ("\u0663", "3", False),
+     ("10", "0010.0", True), ("-05", "-5", False)],
 )  # fmt: skip
 def test_outputs_agree_word_by_word(output, expected, same):
     assert same_output(output, expected) is same
@@ -83,12 +107,20 @@ def test_json_results():
     assert same_json("[1, 2.0]", "[1,2]")
     assert not same_json("", "1")
     assert not same_json("[1]", "1")
+    assert not same_json("[" * 5000, "1")
+    assert same_json("7" * 5000 + "\n", "7" * 5000)
+    assert not same_json("7" * 5000, "8" * 5000)
 
 
 @pytest.mark.parametrize(
     "truth",
-    [{"inputs": [], "outputs": [], "function": ""}, {"inputs": ["1"]}, "[]", "{", {"functional": ""}, {"tests": ["1"]}],
-)
+    [{"inputs": [], "outputs": [], "function": ""}, {"inputs": ["1"]}, "[]", "{", {"functional": ""}, {"tests": ["1"]},
+     {"functional": ["assert False"]}, {"functional": "  "}, {"functional": 5}, {"inputs": "12", "outputs": "34"},
+     {"inputs": [5], "outputs": ["5"]}, {"inputs": ["5"], "outputs": [5]}, "1" * 5000, "[" * 5000, True, None,
+     {"inputs": ["5"], "outputs": ["5"], "function": 5}, {"inputs": ["5"], "outputs": ["5"], "function": "f"},
+     {"inputs": [[5]], "outputs": ["5"], "function": "f"}, {"inputs": ["5"], "outputs": ["5"], "functional": "pass"}],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
 def test_a_row_without_tests_is_an_error(truth):
     result = judge(Code(sandbox="limits"), fenced("1"), RewardRow("x", truth, {"index": 4}), "stop")
     assert result.label == "error"
@@ -136,6 +168,53 @@ def test_the_reference_solution_is_the_gold_completion():
     known = RewardRow("x", ADD.ground_truth, {"reference": "print(sum(map(int, input().split())))"})
     assert judge(reward, reward.gold_completion(known), known, "stop").label == "correct"
     assert reward.gold_completion(ADD) is None
+    with pytest.raises(ValueError, match="row .* of data_source 'x': ground_truth"):
+        reward.gold_completion(RewardRow("x", {"inputs": ["1"]}))
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_no_tests_at_all_would_accept_everything(count):
+    with pytest.raises(ValueError, match=f"max_tests={count} is not allowed; allowed: 1 or more, or None for all"):
+        Code(max_tests=count)
+
+
+@pytest.mark.parametrize("name", ["seconds", "memory_mb", "output_mb", "processes"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_a_limit_of_nothing_would_be_no_limit(name, value):
+    with pytest.raises(ValueError, match=f"{name}={value} is not allowed; allowed: a finite number above 0"):
+        Limits(**{name: value})
+
+
+MODERN = """from __future__ import annotations
+import pickle, sys
+from dataclasses import dataclass
+from typing import ClassVar, get_type_hints
+@dataclass
+class Point:
+    x: int = 1
+    kind: ClassVar[str] = "point"
+assert pickle.loads(pickle.dumps(Point(2))) == Point(2)
+assert get_type_hints(Point)["x"] is int
+"""
+
+
+@pytest.mark.parametrize("name", ["limits", *REAL])
+@pytest.mark.parametrize(
+    ("program", "tests"),
+    [
+        ("print(len(input()))", row(["a" * 3_000_000], ["3000000"])),  # more than output_mb
+        ("import sys\nb = sys.stdin.buffer\nprint(b.peek(1)[:1] == b'1', b.readline(), b.read1(1))",
+         row(["12\n34\n"], ["True b'12\\n' b'3'"])),
+        ("print(2 ** 20000 % 10, len(str(2 ** 20000)))", row([""], ["6 6021"])),
+        ("def f(n): return 10 ** n", row([["5000"]], ["1" + "0" * 5000], "f")),
+        (MODERN + "print('fine')", row([""], ["fine"])),
+        (MODERN + "def f(): return Point().x", row([[]], ["1"], "f")),
+        (MODERN + "def f(): return Point().x", RewardRow("x", {"functional": "assert f() == 1"})),
+    ],
+    ids=["long_input", "buffered_input", "long_numbers", "long_result", "main_module", "module", "checked_module"],
+)  # fmt: skip
+def test_right_programs_run_as_they_would_outside(name, program, tests):
+    assert outcome(program, tests, name).label == "correct"
 
 
 STRAY = """

@@ -1,10 +1,14 @@
 """Finding the answer in a completion, worked by hand."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparrow.rewards.extract import FINDERS, GOLD_FORMS, find_answer, last_boxed
+from sparrow.rewards.math import find_math_answer
+from sparrow.rewards.numeric import parse_number
 
 CASES = [
     ("tag", "<answer>1</answer> no, <answer> 2 </answer>", "2"),
@@ -68,3 +72,15 @@ def test_boxed_content_has_balanced_braces(text):
 def test_no_text_breaks_a_finder(text, finder):
     found = find_answer(text, finder)
     assert found is None or isinstance(found, str)
+
+
+@pytest.mark.parametrize("filler", ["\n", " ", "*", "$", ":", "9", "\\boxed{", "<answer>", "answer: ", "####"])
+@pytest.mark.parametrize("start", ["answer:", "The answer is ", "\\boxed{", "#### ", "<answer>"])
+def test_no_long_text_takes_long(start, filler):
+    """A policy that fails repeats itself; such text once took the third power of its length."""
+    before = time.process_time()
+    for end in ("", "x", "}", "</answer>", "$x}"):
+        text = start + filler * 10_000 + end
+        for find in (*FINDERS.values(), find_math_answer, parse_number):
+            find(text)
+    assert time.process_time() - before < 5.0

@@ -61,7 +61,7 @@ def test_sixty_rewards_with_hanging_crashing_and_raising_ones(tasks):
     [
         ("spin", "timeout", "not done after 1 s"),
         ("child", "timeout", "not done after 1 s"),
-        ("exit", "error", "the worker process died (exit code 4)"),
+        ("exit", "error", "SystemExit: 4"),
         ("hog", "error", "MemoryError: "),
         ("bad", "error", "ValueError: outcome score nan is not allowed; it must be finite"),
         ("not a number", "error", "ValueError: could not convert string to float: 'not a number'"),
@@ -173,3 +173,25 @@ def test_scorer_runs_only_isolated_rewards_in_workers(tasks):
         assert scorer.counts == {"correct": 2}
     assert here.score == os.getpid()
     assert there.score != os.getpid()
+
+
+def test_a_forked_process_that_comes_back_does_not_answer(tasks):
+    """Its answer would pass for that of the next task."""
+    texts = [text for number in range(8) for text in (f"return_twice {number}", "raise_twice", str(100 + number))]
+    with RewardPool(workers=1, timeout_s=30.0) as pool:
+        outcomes = pool.run(tasks(*texts))
+    expected = [score for number in range(8) for score in (float(number), 0.0, 100.0 + number)]
+    assert [outcome.score for outcome in outcomes] == expected
+    assert pool.restarts == 0
+
+
+def test_numbers_and_details_of_other_kinds_travel(tasks):
+    with RewardPool(workers=1, timeout_s=30.0) as pool:
+        (outcome,) = pool.run(tasks("foreign"))
+    assert (outcome.score, outcome.label, outcome.detail) == (0.5, "correct", "['no text']")
+
+
+def test_an_unknown_finish_reason_is_refused_before_a_worker_sees_it(tasks):
+    (task,) = tasks("1")
+    with Scorer(reward=task.reward) as scorer, pytest.raises(ValueError, match="finish_reason 'eos' is unknown"):
+        scorer.score([Sample("1", ROW, "eos")])

@@ -5,7 +5,9 @@ from omegaconf import OmegaConf
 
 from sparrow.config import build
 from sparrow.rewards import Outcome, Sample, Scorer, check_routes
+from sparrow.rewards.combine import Combined
 from sparrow.rewards.exact import Exact
+from sparrow.rewards.format import ThinkAnswerFormat
 from sparrow.rewards.shaping import SoftOverlong
 
 ROW = {
@@ -73,3 +75,28 @@ def _this_module():
     module = types.ModuleType(__name__)
     module.longer_is_better = longer_is_better
     return module
+
+
+def test_a_row_that_lacks_what_its_checker_reads_is_named():
+    row = {"data_source": "sparrow/running_sum", "reward_model": {"ground_truth": "21"}, "extra_info": {"index": 4}}
+    with pytest.raises(
+        ValueError, match=r"row \{'index': 4\} of .*: RunningSumReward finds no gold answer .*'numbers'"
+    ):
+        check_routes([row])
+    row = {"data_source": "code", "reward_model": {"ground_truth": {"inputs": ["1"]}}}
+    with pytest.raises(ValueError, match="of data_source 'code': ground_truth"):
+        check_routes([row])
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_dry_run_of_no_rows_is_refused(limit):
+    with pytest.raises(ValueError, match=f"limit_per_source={limit} is not allowed"):
+        check_routes([ROW], Scorer(reward=Exact()), limit_per_source=limit)
+
+
+def test_the_dry_run_of_a_weighted_sum_asks_its_main_part():
+    both = Combined([Exact(), ThinkAnswerFormat()], [0.9, 0.1])
+    assert check_routes([ROW], Scorer(reward=both)).checked == {"mine": 1}
+    empty = ROW | {"reward_model": {"ground_truth": ""}}
+    with pytest.raises(ValueError, match="ground_truth '' is not allowed"):
+        check_routes([empty], Scorer(reward=both))

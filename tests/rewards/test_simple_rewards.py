@@ -3,7 +3,9 @@
 import math
 from fractions import Fraction
 
+import numpy
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +52,16 @@ CASES = [
     (MultipleChoice(), "The answer is E", "A", (0.0, "unparsable")),
     (MultipleChoice(), "<answer>Cat</answer>", "C", (0.0, "unparsable")),
     (MultipleChoice("ABCDE"), "<answer>e) none</answer>", "E", (1.0, "correct")),
+    (MultipleChoice(), "The answer is a triangle.", "A", (0.0, "unparsable")),
+    (MultipleChoice(), "The answer is a.", "A", (1.0, "correct")),
+    (MultipleChoice(), "The answer is A because it is.", "A", (1.0, "correct")),
+    (MultipleChoice("ABCDEFGHI"), "The answer is I think C", "I", (0.0, "unparsable")),
+    (MultipleChoice("ABCDEFGHI"), "Answer: I'd say C", "I", (0.0, "unparsable")),
+    (MultipleChoice("ABCDEFGHI"), "The answer is I.", "I", (1.0, "correct")),
+    (MultipleChoice(), r"\boxed{\mathrm{D}}", "D", (1.0, "correct")),
+    (MultipleChoice(), r"\boxed{\textbf{(C)}}", "C", (1.0, "correct")),
+    (Numeric(), r"<answer>-\$5</answer>", "-5", (1.0, "correct")),
+    (Numeric(), r"<answer>1.5 \times 10^{-3}</answer>", "0.0015", (1.0, "correct")),
     (ThinkAnswerFormat(), "<think>a</think>\n<answer>b</answer>", "", (1.0, "correct")),
     (ThinkAnswerFormat(), "<think>a</think><answer>b</answer> more", "", (0.0, "wrong")),
     (ThinkAnswerFormat(), "<think>a</think><think>a</think><answer>b</answer>", "", (0.0, "wrong")),
@@ -88,6 +100,12 @@ def test_documented_partial_credit_survives_truncation():
         (Exact(), {"a": 1}, "ground_truth {'a': 1} is not allowed"),
         (MultipleChoice(), "F", "ground_truth 'F' is not allowed; allowed: one of ABCD"),
         (MultipleChoice(), 4, "ground_truth 4 is not allowed"),
+        (MultipleChoice(), True, "ground_truth True is not allowed"),
+        (Exact(), "", "ground_truth '' is not allowed; allowed: text that is not empty"),
+        (Exact(), " ", "ground_truth ' ' is not allowed"),
+        (Exact(), ["a", ""], "ground_truth ['a', ''] is not allowed"),
+        (Exact(), [None], "ground_truth [None] is not allowed"),
+        (Numeric(), True, "ground_truth True is not allowed"),
     ],
 )
 def test_a_bad_gold_answer_is_an_error_that_names_the_row(reward, truth, message):
@@ -103,6 +121,8 @@ NUMBERS = [
     ("$18", Fraction(18)),
     (r"\$18", Fraction(18)), ("50%", Fraction(50)), (r"50\%", Fraction(50)), (r"\frac{1}{3}", Fraction(1, 3)),
     (r"-\dfrac{2}{3}", Fraction(-2, 3)), ("\N{MINUS SIGN}5", Fraction(-5)), ("", None), ("1 2", None), ("x", None),
+    ("-$5", Fraction(-5)), (r"\$-5", Fraction(-5)), ("$5-", None), ("10^{-3}", Fraction(1, 1000)), ("10^12", None),
+    (r"6.5\times 10^{2}", Fraction(650)), (r"-2 \cdot 10^3", Fraction(-2000)), ("2*10^{1000}", None),
     ("1e9999", None), ("9" * 1001, None), ("nan", None), ("inf", None), ("1_000", None),
 ]  # fmt: skip
 
@@ -152,6 +172,8 @@ def test_outcome_checks_itself():
         Outcome(1.0, "good")
     with pytest.raises(ValueError, match="outcome score inf is not allowed"):
         Outcome(math.inf, "correct")
+    with pytest.raises(TypeError):
+        Outcome("1.0", "correct")
     assert LABELS == ("correct", "wrong", "unparsable", "timeout", "error", "truncated")
 
 
@@ -215,6 +237,77 @@ def test_combined_truncated_part_by_part():
 def test_combined_needs_a_weight_each():
     with pytest.raises(ValueError, match="1 rewards with 2 weights are not allowed"):
         Combined([Exact()], [1.0, 2.0])
+
+
+@pytest.mark.parametrize("weights", [[math.nan], [math.inf]])
+def test_combined_needs_finite_weights(weights):
+    with pytest.raises(ValueError, match="are not allowed; allowed: finite numbers"):
+        Combined([Exact()], weights)
+
+
+class Mute(Exception):
+    """An error that cannot say what it is."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class Panic(BaseException):
+    """What compiled libraries raise is no `Exception`."""
+
+
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (Mute(), "Mute, whose text raises RuntimeError"),
+        (Panic("lost"), "Panic: lost"),
+        (SystemExit(0), "SystemExit: 0"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_whatever_a_reward_raises_is_its_samples_outcome(error, detail):
+    def broken(completion, row):
+        raise error
+
+    result = judge(FunctionReward(broken), "x", row("1"), "stop")
+    assert (result.score, result.label, result.detail) == (0.0, "error", detail)
+
+
+def test_an_interrupt_and_an_ordered_exit_end_the_run():
+    class Preempted(SystemExit):
+        """As a run that is told to stop raises."""
+
+    for error in (KeyboardInterrupt, Preempted):
+
+        def broken(completion, row, error=error):
+            raise error
+
+        with pytest.raises(error):
+            judge(FunctionReward(broken), "x", row("1"), "stop")
+
+
+class Loose(Exact):
+    """A reward that forgets to make an outcome."""
+
+    def __call__(self, completion, row, finish_reason):
+        return 1.0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "1.0", [1], 1j])
+def test_what_is_no_number_is_an_error(value):
+    assert judge(FunctionReward(lambda completion, row: value), "x", row("1"), "stop").label == "error"
+    assert judge(Loose(), "x", row("1"), "stop").detail == "TypeError: Loose gave '1.0'; allowed: an Outcome"
+
+
+def test_scores_of_other_libraries_become_plain_numbers():
+    for score in (numpy.float32(0.5), torch.tensor(0.5), Fraction(1, 2)):
+        assert type(Outcome(score, "correct").score) is float
+        assert Outcome(score, "correct", detail=7) == Outcome(0.5, "correct")
+
+
+def test_a_class_is_no_reward():
+    with pytest.raises(TypeError, match="allowed: a Reward, or a function"):
+        as_reward(Exact)
 
 
 def test_pattern_that_is_none():

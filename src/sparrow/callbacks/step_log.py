@@ -23,7 +23,7 @@ class StepLog(lightning.Callback):
         for logger in trainer.loggers:
             if isinstance(logger, CSVLogger):
                 for row in self.history:
-                    logger.log_metrics(row, step=int(row["training/global_step"]))
+                    logger.log_metrics(dict(row), step=int(row["training/global_step"]))
                 logger.save()
 
     def on_train_batch_end(

@@ -1,6 +1,6 @@
 """What a composed configuration must satisfy before anything is built, and the frame every command runs in."""
 
-from sparrow.config.build import build
+from sparrow.config.build import build, plain_config
 from sparrow.config.check import ConfigError, check_config, check_overrides
 from sparrow.config.command import run_command
 from sparrow.config.schedules import build_schedule
@@ -13,5 +13,6 @@ __all__ = [
     "check_config",
     "check_overrides",
     "check_run",
+    "plain_config",
     "run_command",
 ]

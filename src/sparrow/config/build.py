@@ -4,9 +4,16 @@ from typing import Any
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from sparrow.config.check import ConfigError
+
+
+def plain_config(cfg: DictConfig) -> dict[str, Any]:
+    """The configuration as plain containers, interpolations resolved."""
+    found = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(found, dict)
+    return {str(key): value for key, value in found.items()}
 
 
 def build(node: DictConfig, **arguments: Any) -> Any:

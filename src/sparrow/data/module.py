@@ -38,6 +38,9 @@ class PromptDataModule(lightning.LightningDataModule):
         enable_thinking: the template's thinking mode; None leaves its default.
         max_prompt_tokens: longest prompt kept, in tokens; None keeps all.
         max_validation_prompts: take only the first ones; None takes all.
+
+    Raises:
+        ValueError: if a number is below 1; names it.
     """
 
     def __init__(
@@ -54,6 +57,14 @@ class PromptDataModule(lightning.LightningDataModule):
         max_validation_prompts: int | None = None,
     ) -> None:
         super().__init__()
+        for name, value in (
+            ("prompts_per_step", prompts_per_step),
+            ("validation_prompts_per_step", validation_prompts_per_step),
+            ("max_prompt_tokens", max_prompt_tokens),
+            ("max_validation_prompts", max_validation_prompts),
+        ):
+            if value is not None and value < 1:
+                raise ValueError(f"data.{name}={value} is not allowed; allowed: 1 or more")
         self.source = source
         self.tokenizer = tokenizer
         self.prompts_per_step = prompts_per_step

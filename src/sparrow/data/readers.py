@@ -72,9 +72,9 @@ def read_parquet(path: str | Path, *, mapping: Mapper | None = None, choice: Cho
     _check_exists(Path(path))
     try:
         table = pyarrow.parquet.read_table(path)
-        raw = enumerate(table.to_pylist())
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a parquet file that can be read ({str(error)[:200]})") from error
+    raw = enumerate(_table_rows(table, str(path)))
     return _rows(((f"{path}:{index}", row) for index, row in raw), str(path), mapping, choice)
 
 
@@ -194,18 +194,55 @@ def _mapped(fields: Any, index: int, where: str, mapping: Mapper | None) -> Any:
         raise ValueError(f"{where}: {text}") from error
 
 
+def _table_rows(table: Any, path: str) -> Iterator[dict[str, Any]]:
+    names = table.column_names
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{path}: field {name} is there {names.count(name)} times; allowed: once")
+    columns = [_values(table.column(name), name, path) for name in names]
+    return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
+
+
+def _values(column: Any, name: str, path: str) -> list[Any]:
+    """A column as Python values; not every value has one, such as a date after the year 9999."""
+    values, row = [], 0
+    try:
+        for row, value in enumerate(column):  # noqa: B007 - the error names the row
+            values.append(value.as_py())
+    except (ValueError, LookupError, ArithmeticError) as error:
+        text = f"{type(error).__name__}: {str(error)[:200]}"
+        raise ValueError(f"{path}:{row}: field {name} has no value in Python ({text})") from error
+    return values
+
+
 def _json_lines(lines: Iterable[bytes], path: str) -> Iterator[tuple[str, Any]]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         where, shown = f"{path}:{number}", line.decode(errors="replace").strip()[:80]
         try:
-            value = json.loads(line.decode())
+            value = json.loads(line.decode(), object_pairs_hook=_without_repeats)
+        except _RepeatedError as error:
+            raise ValueError(f"{where}: field {error.args[0]} is there twice in one mapping; allowed: once") from error
         except json.JSONDecodeError as error:
             raise ValueError(f"{where}: not JSON ({error.msg} at column {error.colno}): {shown!r}") from error
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{where}: not JSON in UTF-8 ({str(error)[:200]}): {shown!r}") from error
         yield where, value
+
+
+class _RepeatedError(ValueError):
+    """A name that a mapping holds twice."""
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON allows a name twice, and readers keep the last without a word."""
+    mapping: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in mapping:
+            raise _RepeatedError(name)
+        mapping[name] = value
+    return mapping
 
 
 def _check_exists(path: Path) -> None:

@@ -17,6 +17,8 @@ ROLES = ("system", "user", "assistant", "tool")
 FIELDS = ("data_source", "prompt", "ability", "reward_model", "extra_info")
 REQUIRED = ("data_source", "prompt", "reward_model")
 _KEY_BITS = 63
+_MAX_DEPTH = 64
+"""Lists and mappings in each other; what copies, pickles or writes a row goes as deep, and Python's stack ends."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,10 @@ def row_key(row: PromptRow, occurrence: int = 0) -> int:
 
 
 def _error(where: str, name: str, value: Any, allowed: str) -> ValueError:
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except RecursionError:
+        shown = f"a {type(value).__name__} in too many others"
     shown = shown if len(shown) <= 120 else shown[:117] + "..."
     return ValueError(f"{where}: field {name} is {shown}; allowed: {allowed}")
 
@@ -152,16 +157,20 @@ def _unicode(value: str, name: str, where: str) -> str:
     return value
 
 
-def _plain(value: Any, name: str, where: str) -> Any:
-    """Checks that a value goes through JSON unchanged, at any depth."""
+def _plain(value: Any, name: str, where: str, depth: int = 0) -> Any:
+    """Checks that a value goes through JSON unchanged, at any depth allowed."""
+    if depth > _MAX_DEPTH:
+        raise _error(where, name[:80], value, f"lists and mappings at most {_MAX_DEPTH} deep")
     if isinstance(value, str):
         return _unicode(value, name, where)
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, list):
-        return [_plain(item, f"{name}[{place}]", where) for place, item in enumerate(value)]
+        return [_plain(item, f"{name}[{place}]", where, depth + 1) for place, item in enumerate(value)]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {_unicode(key, name, where): _plain(item, f"{name}.{key}", where) for key, item in value.items()}
+        return {
+            _unicode(key, name, where): _plain(item, f"{name}.{key}", where, depth + 1) for key, item in value.items()
+        }
     raise _error(where, name, value, "text, a finite number, true, false, nothing, or a list or mapping of these")
 
 

@@ -15,7 +15,13 @@ MAX_SUBSETS = 5000
 
 
 def avg_at_n(correct: Sequence[bool]) -> float:
-    """The share of right samples, an unbiased estimate of the chance that one is right."""
+    """The share of right samples, an unbiased estimate of the chance that one is right.
+
+    Raises:
+        ValueError: if there are no samples.
+    """
+    if not correct:
+        raise ValueError("avg@n of 0 samples is not allowed; allowed: 1 or more")
     return sum(correct) / len(correct)
 
 
@@ -51,9 +57,11 @@ def maj_at_k(answers: Sequence[str | None], correct: Sequence[bool], k: int, see
         seed: of the subsets, where there are too many to take all; the global random state is not touched.
 
     Raises:
-        ValueError: if k is not from 1 to the number of samples.
+        ValueError: if k is not from 1 to the number of samples, or there is not one answer for each sample.
     """
     n = len(answers)
+    if len(correct) != n:
+        raise ValueError(f"maj@k: {n} answers with {len(correct)} samples are not allowed; allowed: one for each")
     if not 1 <= k <= n:
         raise ValueError(f"maj@k: k={k} is not allowed with {n} samples; allowed: 1 to {n}")
     if math.comb(n, k) <= MAX_SUBSETS:

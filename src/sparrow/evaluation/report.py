@@ -57,11 +57,13 @@ def make_report(arms: Mapping[str, Sequence[Problem]], settings: EvaluationSetti
         settings: sizes k and the bootstrap's numbers.
 
     Raises:
-        ValueError: if the arms hold different problems.
+        ValueError: if the arms hold different problems or none, or one of several sets is named "all".
     """
     keys = {arm: [problem.key for problem in problems] for arm, problems in arms.items()}
     if len({tuple(held) for held in keys.values()}) != 1:
         raise ValueError(f"arms {', '.join(arms)} hold different problems; allowed: the same ones in the same order")
+    if not next(iter(keys.values())):
+        raise ValueError(f"arms {', '.join(arms)} hold no problems; allowed: 1 or more")
     values = {arm: [measure(problem, settings) for problem in problems] for arm, problems in arms.items()}
     groups = _groups(next(iter(arms.values())))
     report: dict[str, dict[str, Estimates]] = {
@@ -113,6 +115,8 @@ def _groups(problems: Sequence[Problem]) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
     for place, problem in enumerate(problems):
         groups.setdefault(problem.data_source, []).append(place)
+    if ALL in groups and len(groups) > 1:
+        raise ValueError(f"data_source {ALL!r} beside others is not allowed: it names all of them together")
     return groups if len(groups) == 1 else {**groups, ALL: list(range(len(problems)))}
 
 

@@ -139,6 +139,6 @@ def as_reward(reward: "Reward | RewardFunction") -> Reward:
     """
     if isinstance(reward, Reward):
         return reward
-    if not callable(reward):
+    if not callable(reward) or isinstance(reward, type):
         raise TypeError(f"reward {reward!r} is not allowed; allowed: a Reward, or a function (completion, row)")
     return FunctionReward(reward)

@@ -11,7 +11,10 @@ from sparrow.rewards.numeric import parse_number
 
 _DROPPED = re.compile(r"\\left|\\right|\\[,;:!]|\\ |~|\\displaystyle|\\quad|\s+")
 _UNITS = re.compile(r"(?<=.)\\(?:text|mathrm)\{\s*[a-zA-Z.\s]+\}$|\^\{?\\circ\}?$|\\%$")
+_LIST_COMMA = re.compile(r"(?<=\d),\s+(?=\d{3}(?!\d))")  # 1, 234 is a list and 1,234 a number
 _FRAC_SHORT = re.compile(r"\\[dt]?frac(\d)(\d)")
+_PERCENT = re.compile("%|percent")
+_SPACED = re.compile(r"\d\s+\d")
 _CLOSING = {"(": ")]", "[": ")]", "{": "}"}
 
 Value = Fraction | tuple[str, tuple[Fraction, ...]]
@@ -26,8 +29,10 @@ def same_answer(gold: str, answer: str) -> bool | None:
     """
     if _names(gold) != _names(answer) and _names(gold) and _names(answer):
         return None
-    if ("%" in gold) != ("%" in answer):
+    if bool(_PERCENT.search(gold)) != bool(_PERCENT.search(answer)) or _SPACED.search(gold) or _SPACED.search(answer):
         return None
+    if len({unit for text in (gold, answer) for unit in _UNITS.findall(text.strip())}) > 1:
+        return None  # it knows no units
     left, right = rewrite(gold), rewrite(answer)
     if left == right:
         return True
@@ -35,13 +40,16 @@ def same_answer(gold: str, answer: str) -> bool | None:
     if first is None or second is None:
         return None
     if isinstance(first, Fraction) and isinstance(second, Fraction):
-        return first == second if _exact(left) and _exact(right) else abs(first - second) < Fraction(1, 2 * 10**6)
+        return first == second if _exact(left) and _exact(right) else _near(first, second)
+    if isinstance(first, tuple) and isinstance(second, tuple) and {first[0], second[0]} == {"set", "()"}:
+        return None  # a list without brackets may stand for a tuple
     return first == second
 
 
 def rewrite(text: str) -> str:
     """The text without spaces, sizing commands, a leading `x =`, units, or short forms of fractions."""
-    text = _DROPPED.sub("", text.strip().strip("$").rstrip("."))
+    text = _LIST_COMMA.sub(";", text.strip().strip("$").rstrip("."))
+    text = _DROPPED.sub("", text)
     text = text.replace("{,}", ",").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").replace("\\cdot", "*")
     text = _FRAC_SHORT.sub(r"\\frac{\1}{\2}", text)
     text = re.sub(r"^[a-zA-Z]=(?=.)", "", text)
@@ -62,11 +70,16 @@ def _value(text: str) -> Value | None:
         kind, inner = ("set" if opening == "{" else opening + closing), text[1:-1]
     else:
         kind, inner = "set", text
-    items = [parse_number(item) for item in inner.split(",")]
+    items = [parse_number(item) for item in re.split("[,;]", inner)]
     numbers = tuple(item for item in items if item is not None)
     if len(items) < 2 or len(numbers) < len(items):
         return None
     return kind, tuple(sorted(set(numbers))) if kind == "set" else numbers
+
+
+def _near(gold: Fraction, answer: Fraction) -> bool:
+    """To six decimal places, and to three significant digits."""
+    return abs(gold - answer) < Fraction(1, 2 * 10**6) and 200 * abs(gold - answer) <= abs(gold)
 
 
 def _exact(text: str) -> bool:

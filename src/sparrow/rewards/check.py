@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparrow.rewards.base import AnyRow, Reward, RewardRow, reward_row
+from sparrow.rewards.combine import Combined
+from sparrow.rewards.judge import described
 from sparrow.rewards.outcome import Outcome
 from sparrow.rewards.score import Sample, Scorer
 
@@ -46,12 +48,15 @@ def check_routes(
 
     Raises:
         KeyError: if a row does not route.
-        ValueError: if a prompt does not ask for the form that its checker looks for, or a gold answer does not score 1;
-            names the rows, their gold answers and their outcomes.
+        ValueError: if a prompt does not ask for the form that its checker looks for, a gold answer does not score 1, or
+            a row lacks what its checker reads; names the rows, their gold answers and their outcomes. Also if
+            `limit_per_source` is below 1.
     """
+    if limit_per_source is not None and limit_per_source < 1:
+        raise ValueError(f"limit_per_source={limit_per_source} is not allowed; allowed: 1 or more, or None for all")
     own = Scorer() if scorer is None else scorer
     seen, checked, no_gold = Counter[str](), Counter[str](), Counter[str]()
-    samples: list[tuple[RewardRow, Sample]] = []
+    samples: list[tuple[RewardRow, Reward, Sample]] = []
     agreeing, unasked = Counter[str](), list[str]()
     for given in rows:
         row, reward = reward_row(given), own.reward_of(given)
@@ -63,21 +68,32 @@ def check_routes(
             unasked.append(f"{row}: {type(reward).__name__} looks for one of {', '.join(reward.asks_for)}")
         if limit_per_source is not None and seen[row.data_source] > limit_per_source:
             continue
-        gold = reward.gold_completion(row)
+        gold = _gold_completion(reward, row)
         (no_gold if gold is None else checked)[row.data_source] += 1
         if gold is not None:
-            samples.append((row, Sample(gold, row)))
+            samples.append((row, reward, Sample(gold, row)))
     if unasked:
         raise ValueError(
             f"{len(unasked)} of {seen.total()} prompts do not ask for the form of answer that their checker looks for: "
             + "; ".join(unasked[:_SHOWN])
         )
     try:
-        _check_scores([row for row, _ in samples], own.judge([sample for _, sample in samples]))
+        outcomes = own.judge([sample for _, _, sample in samples])
+        _check_scores([(row, reward) for row, reward, _ in samples], outcomes)
     finally:
         if scorer is None:
             own.close()
     return RouteCheck(dict(seen), dict(checked), dict(no_gold), dict(agreeing))
+
+
+def _gold_completion(reward: Reward, row: RewardRow) -> str | None:
+    try:
+        return reward.gold_completion(row)
+    except Exception as error:
+        # The boundary to users' rewards, and to rows that lack what a reward reads: the error must name the row.
+        text = described(error)
+        named = text if str(row) in text else f"{row}: {type(reward).__name__} finds no gold answer ({text})"
+        raise ValueError(named) from error
 
 
 def _asked(row: AnyRow, reward: Reward) -> bool | None:
@@ -89,8 +105,9 @@ def _asked(row: AnyRow, reward: Reward) -> bool | None:
     return any(form.lower() in text for form in reward.asks_for)
 
 
-def _check_scores(rows: list[RewardRow], outcomes: list[Outcome]) -> None:
-    bad = [(row, outcome) for row, outcome in zip(rows, outcomes, strict=True) if not _is_full(outcome)]
+def _check_scores(rows: list[tuple[RewardRow, Reward]], outcomes: list[Outcome]) -> None:
+    judged = [(row, reward, outcome) for (row, reward), outcome in zip(rows, outcomes, strict=True)]
+    bad = [(row, outcome) for row, reward, outcome in judged if not _is_full(reward, outcome)]
     if bad:
         shown = "; ".join(
             f"{row}, ground_truth {str(row.ground_truth)[:80]!r}: {outcome.label} {outcome.score:g} {outcome.detail}"
@@ -99,5 +116,6 @@ def _check_scores(rows: list[RewardRow], outcomes: list[Outcome]) -> None:
         raise ValueError(f"{len(bad)} of {len(rows)} gold answers do not score 1 by their own reward: {shown}")
 
 
-def _is_full(outcome: Outcome) -> bool:
-    return outcome.label == "correct" and outcome.score >= 1.0
+def _is_full(reward: Reward, outcome: Outcome) -> bool:
+    """Of a weighted sum the main part alone is asked: its gold answer need not please the others."""
+    return outcome.label == "correct" and (outcome.score >= 1.0 or isinstance(reward, Combined))

@@ -2,8 +2,9 @@
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from sparrow.rewards.base import Reward, RewardRow
@@ -11,7 +12,9 @@ from sparrow.rewards.extract import without_thinking
 from sparrow.rewards.outcome import Outcome, judged
 from sparrow.rewards.sandbox import Job, Limits, SandboxName, choose_sandbox, run_program
 
-_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
+_FENCE = re.compile(r"^[^`\n]*?```[ \t]*([\w+#.-]*)[^`\n]*$")
+_PYTHON = ("python", "python3", "py", "py3")
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 _KEYS = {"inputs", "outputs", "function", "functional"}
 _PRELUDE = """
 import bisect, collections, functools, heapq, itertools, math, operator, random, re, string, sys
@@ -58,8 +61,10 @@ class Code(Reward):
 
     The row's ground truth is a mapping or its JSON text, of one of two kinds. {"inputs", "outputs", "function"}:
     standard input and output as texts if `function` is empty or missing, else lists of JSON arguments and JSON results.
-    {"functional"}: source that runs after the program and raises if it is wrong. The tests of one completion share the
-    time-out of the worker pool, so give the scorer a longer one than for other rewards.
+    {"functional"}: source that runs after the program and raises if it is wrong. It runs in the program's own
+    interpreter, so a program that sets out to can pass it, e.g. by results that equal everything; expected outputs
+    never enter the sandbox. The tests of one completion share the time-out of the worker pool, so give the scorer a
+    longer one than for other rewards.
 
     Attributes:
         sandbox: "auto", "bubblewrap", or the weaker "limits", which must be asked for by name.
@@ -70,6 +75,10 @@ class Code(Reward):
     sandbox: SandboxName = "auto"
     limits: Limits = field(default_factory=Limits)
     max_tests: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tests is not None and self.max_tests < 1:
+            raise ValueError(f"max_tests={self.max_tests} is not allowed; allowed: 1 or more, or None for all")
 
     @property
     def isolated(self) -> bool:
@@ -103,38 +112,73 @@ class Code(Reward):
         return judged(True)
 
     def gold_completion(self, row: RewardRow) -> str | None:
-        """The row's reference solution in a code block, where it has one."""
+        """The row's reference solution in a code block, where it has one.
+
+        Raises:
+            ValueError: if the row's tests are malformed, with a reference or without; names the row.
+        """
+        read_tests(row)
         reference = row.extra_info.get("reference")
         return f"```python\n{reference}\n```" if reference else None
 
 
 def find_program(completion: str) -> str | None:
-    """The last fenced code block after thinking; None if there is none."""
-    blocks = _BLOCK.findall(without_thinking(completion))
-    return blocks[-1] if blocks else None
+    """The last ```python block after thinking, or without one the last block of no language; None if there is none."""
+    last: dict[bool, str] = {}
+    for language, text in _blocks(without_thinking(completion)):
+        if language in ("", *_PYTHON):
+            last[language != ""] = text
+    return last.get(True, last.get(False))
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Language and text of every fenced block that is closed: opened and closed by marks at the ends of lines.
+
+    Blocks of every language are read, since the end of one would otherwise pass for the start of the next.
+    """
+    language, lines = None, list[str]()
+    for line in text.replace("\r\n", "\n").split("\n"):  # other line ends may be part of a program's texts
+        bare = line.rstrip()
+        if language is None:
+            if opening := _FENCE.match(bare):
+                language, lines = opening.group(1).lower(), []
+        elif bare.endswith("```"):
+            last = bare.removesuffix("```")
+            yield language, "".join(f"{part}\n" for part in [*lines, *([last] if last.strip() else [])])
+            language = None
+        else:
+            lines.append(line)
 
 
 def same_output(output: str, expected: str) -> bool:
-    """True if the outputs agree word by word; numbers agree by value, so 1.50 is 1.5."""
+    """True if the outputs agree word by word; decimal numbers agree by value, so 1.50 is 1.5, but 007 is not 7."""
     left, right = output.split(), expected.split()
     return len(left) == len(right) and all(map(_same_word, left, right))
 
 
 def same_json(output: str, expected: str) -> bool:
-    """True if both texts are the same JSON value."""
+    """True if both texts are the same JSON value, or the same text."""
+    if output.strip() == expected.strip():
+        return True
     try:
         return bool(json.loads(output) == json.loads(expected))
-    except json.JSONDecodeError:
-        return False
+    except (ValueError, RecursionError):
+        return False  # no JSON, numbers of too many digits, lists in lists without end: what the program wrote
 
 
 def _same_word(left: str, right: str) -> bool:
     if left == right:
         return True
-    try:
-        return Decimal(left) == Decimal(right)
-    except InvalidOperation:
+    if not (_NUMBER.fullmatch(left) and _NUMBER.fullmatch(right)):
         return False
+    # Whole numbers agree by their digits: 0010 and 10 are different texts, and often meant as such.
+    by_value = any(mark in word for word in (left, right) for mark in ".eE")
+    return Decimal(left) == Decimal(right) if by_value else _signed(left) == _signed(right)
+
+
+def _signed(word: str) -> str:
+    bare = word.removeprefix("+")
+    return bare.removeprefix("-") if not bare.strip("-0") else bare
 
 
 def read_tests(row: RewardRow) -> Tests:
@@ -146,15 +190,30 @@ def read_tests(row: RewardRow) -> Tests:
     truth = row.ground_truth
     try:
         truth = json.loads(truth) if isinstance(truth, str) else truth
-        if isinstance(truth, dict) and set(truth) <= _KEYS:
-            if truth.get("functional"):
-                return Tests((), (), "", str(truth["functional"]))
-            inputs, outputs = tuple(truth.get("inputs") or ()), tuple(truth.get("outputs") or ())
-            if inputs and len(inputs) == len(outputs):
-                return Tests(inputs, outputs, truth.get("function") or "", "")
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{row}: ground_truth is not JSON ({error})") from error
-    raise ValueError(
-        f"{row}: ground_truth {str(truth)[:80]!r}; allowed: inputs, outputs and function, 1 or more tests; "
-        "or functional"
-    )
+    tests = _tests(truth) if isinstance(truth, Mapping) and set(truth) <= _KEYS else None
+    if tests is None:
+        raise ValueError(
+            f"{row}: ground_truth {str(truth)[:80]!r}; allowed: inputs, outputs and function, 1 or more tests, all "
+            "texts (inputs of a function: lists of JSON texts); or functional, source that is not empty"
+        )
+    return tests
+
+
+def _tests(truth: Mapping[str, Any]) -> Tests | None:
+    """None for what is not of one of the two kinds: malformed tests must not pass for wrong programs, or for right."""
+    inputs, outputs = truth.get("inputs") or [], truth.get("outputs") or []
+    function, check = truth.get("function") or "", truth.get("functional") or ""
+    if not isinstance(function, str) or not isinstance(check, str):
+        return None
+    if check.strip():
+        return None if inputs or outputs or function else Tests((), (), "", check)
+    lists = [item for item in inputs if isinstance(item, list)] if function and isinstance(inputs, list) else [inputs]
+    if len(lists) != (len(inputs) if function else 1) or not all(map(_are_texts, [*lists, outputs])):
+        return None
+    return Tests(tuple(inputs), tuple(outputs), function, "") if inputs and len(inputs) == len(outputs) else None
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)

@@ -1,5 +1,6 @@
 """Several rewards as one: a weighted sum of scores under the first one's label."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ class Combined(Reward):
         if not self.rewards or len(self.rewards) != len(self.weights):
             counts = f"{len(self.rewards)} rewards with {len(self.weights)} weights"
             raise ValueError(f"{counts} are not allowed; allowed: 1 or more rewards, one weight each")
+        if not all(math.isfinite(weight) for weight in self.weights):
+            raise ValueError(f"weights {list(self.weights)} are not allowed; allowed: finite numbers")
 
     @property
     def isolated(self) -> bool:
@@ -54,6 +57,10 @@ class Combined(Reward):
             f"{type(reward).__name__}={outcome.score:g}" for reward, outcome in zip(self.rewards, outcomes, strict=True)
         )
         return Outcome(total, outcomes[0].label, detail)
+
+    def gold_completion(self, row: RewardRow) -> str | None:
+        """The main part's; what the other parts make of it is left open."""
+        return self.rewards[0].gold_completion(row)
 
     def answer(self, completion: str, row: RewardRow) -> str | None:
         """The main part's."""

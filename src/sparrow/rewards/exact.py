@@ -48,9 +48,17 @@ def gold_texts(row: RewardRow) -> list[str]:
     """The accepted answers of a row as texts: its ground truth, or the items of it if it is a list.
 
     Raises:
-        ValueError: if the ground truth is neither text nor number nor a list of them.
+        ValueError: if the ground truth is neither text with something in it, nor a number, nor a list of them.
     """
     golds = row.ground_truth if isinstance(row.ground_truth, list) else [row.ground_truth]
-    if not golds or not all(isinstance(gold, str | int | float) for gold in golds):
-        raise ValueError(f"{row}: ground_truth {row.ground_truth!r} is not allowed; allowed: text, number or a list")
+    if not golds or not all(_is_answer(gold) for gold in golds):
+        raise ValueError(
+            f"{row}: ground_truth {repr(row.ground_truth)[:200]} is not allowed; allowed: text that is not empty, "
+            "a number, or a list of these"
+        )
     return [str(gold) for gold in golds]
+
+
+def _is_answer(gold: object) -> bool:
+    """An empty gold text would be met by an empty answer; a truth value is no number."""
+    return gold.strip() != "" if isinstance(gold, str) else isinstance(gold, int | float) and not isinstance(gold, bool)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Literal
 
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?:/\d+)?")
-_FINAL_LINE = re.compile(r"(?:final answer|answer)\**\s*(?:is|:)\s*\**\s*:?\s*([^\n]+)", re.IGNORECASE)
+# Possessive repeats: on text that a policy wrote, such as thousands of line ends, others take time to the third power.
+_FINAL_LINE = re.compile(r"answer\**+\s*+(?:is|:)\s*+\**+\s*+:?+\s*+([^\n]+)", re.IGNORECASE)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 
 Finder = Callable[[str], str | None]

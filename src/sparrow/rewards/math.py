@@ -14,16 +14,16 @@ from typing import Any
 
 from sparrow.rewards.base import Reward, RewardRow
 from sparrow.rewards.canonical import rewrite, same_answer
+from sparrow.rewards.differences import differ
 from sparrow.rewards.exact import gold_texts
 from sparrow.rewards.extract import ASKED_FORMS, after_hash, answer_line, last_boxed, without_thinking
+from sparrow.rewards.notation import normalized
 from sparrow.rewards.numeric import parse_number
 from sparrow.rewards.outcome import Outcome, judged
 
 _MAX_CHARACTERS = 2000
 _PERCENT = re.compile(r"\s*\\?%$")
-_BASE = re.compile(r"[0-9A-Z]+\s*_\s*\{?\s*(\d+)\s*\}?")
-_THIN_SPACE = re.compile(r"(?<=\d)\\[,!](?=\d{3}(?!\d))")  # 12\,000 is one number
-_DOLLARS = re.compile(r"^\$+(.*?)\$+$", re.DOTALL)
+_COMMAND = re.compile(r"\\[a-zA-Z]+")
 _LATEX_LINE = re.compile(r"^\**\s*\$([^$]+)\$|^\\\((.+?)\\\)|^\\\[(.+?)\\\]", re.DOTALL)
 
 
@@ -32,7 +32,8 @@ class Math(Reward):
     """1 if the answer is mathematically the gold answer, or one of them if the ground truth is a list.
 
     Attributes:
-        digits: decimal places to which a decimal answer must agree with an exact one.
+        digits: decimal places to which a decimal answer must agree with an exact one; numbers must in any case agree to
+            three significant digits.
         isolated: run it in a worker process; leave it on for text that a policy wrote.
     """
 
@@ -91,16 +92,19 @@ def find_math_answer(completion: str) -> str | None:
 
 
 def clean(text: str) -> str:
-    """The answer without a box or dollar signs around it."""
+    """The answer without a box or dollar signs around it, in the parsers' notation."""
     text = text.strip()
     if text.startswith(("\\boxed", "\\fbox")):
         text = last_boxed(text) or text
-    return _THIN_SPACE.sub("", _DOLLARS.sub(r"\1", text).strip().rstrip(".,"))
+    if text.startswith("$") and text.endswith("$"):
+        text = text.strip("$")
+    text = text.strip().rstrip(".,")
+    return normalized(text) if len(text) <= _MAX_CHARACTERS else text
 
 
 def _matches(gold: str, answer: str, parsed_gold: list[Any], digits: int) -> bool:
     """A percent sign counts as a unit or as a hundredth, as the other side reads it: 50% is 50 and 0.5."""
-    if _other_base(gold, answer):
+    if differ(gold, answer) or _contradicts_itself(answer, digits):
         return False
     answers, golds = [_without_percent(answer)], [parsed_gold]
     if _PERCENT.search(answer) and not _PERCENT.search(gold):
@@ -110,10 +114,13 @@ def _matches(gold: str, answer: str, parsed_gold: list[Any], digits: int) -> boo
     return any(_verified(left, _parsed(right), digits) for left in golds for right in answers)
 
 
-def _other_base(gold: str, answer: str) -> bool:
-    """True for numbers in two different bases, 101_2 and 101_3, which math-verify takes for equal."""
-    bases = [match.group(1) for text in (gold, answer) if (match := _BASE.fullmatch(text))]
-    return len(set(bases)) == 2
+def _contradicts_itself(answer: str, digits: int) -> bool:
+    """True for chains such as 2 = 3 or x = 2 = 3, of which math-verify takes the last side."""
+    if answer.count("=") < 1 or any(mark in answer for mark in ",<>") or "\\ne" in answer:
+        return False
+    constants = [side for side in answer.split("=") if not re.search("[a-zA-Z]", _COMMAND.sub("", side))]
+    sides = [side for text in constants if (side := _parsed(text))]
+    return any(not _verified(side, sides[-1], digits) for side in sides[:-1])
 
 
 def _disagreement(golds: list[str], answer: str, right: bool) -> str:

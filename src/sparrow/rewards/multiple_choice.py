@@ -7,7 +7,11 @@ from sparrow.rewards.base import Reward, RewardRow
 from sparrow.rewards.extract import ASKED_FORMS, answer_line, last_boxed, last_tag, without_thinking
 from sparrow.rewards.outcome import Outcome, judged
 
-_LETTER = re.compile(r"[\s(\[{*$]*(?:\\text(?:bf)?\s*\{\s*)?\(?([A-Za-z])(?![A-Za-z])")
+_LETTER = re.compile(
+    r"[\s(\[{*$]*+(?:\\(?:text|math)(?:bf|rm)?\s*\{\s*)?\(?"
+    r"(?!(?:a|I)\s+[a-z])([A-Za-z])(?![A-Za-z'\N{RIGHT SINGLE QUOTATION MARK}])"
+)
+"""A letter that is no word: "a triangle", "I think" and "I'd say" name no choice."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class MultipleChoice(Reward):
 
     def _gold(self, row: RewardRow) -> str:
         gold = row.ground_truth
-        if isinstance(gold, int) and 0 <= gold < len(self.choices):
+        if isinstance(gold, int) and not isinstance(gold, bool) and 0 <= gold < len(self.choices):
             return self.choices[gold]
         if isinstance(gold, str) and gold.strip("() ").upper() in list(self.choices):
             return gold.strip("() ").upper()

@@ -1,7 +1,7 @@
 r"""The answer must be the gold number, compared exactly as a fraction.
 
-Understood are integers, decimals, scientific notation, `a/b`, `\frac{a}{b}` and thousands commas, with a currency sign
-in front and a percent sign or full stop behind left out.
+Understood are integers, decimals, scientific notation, `a \times 10^{n}`, `a/b`, `\frac{a}{b}` and thousands commas,
+with a dollar sign in front and a percent sign or full stop behind left out.
 """
 
 import re
@@ -17,6 +17,10 @@ _PLAIN = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?")
 _RATIO = re.compile(r"([-+]?\d+)\s*/\s*(\d+)")
 _LATEX_RATIO = re.compile(r"([-+]?)\\[dt]?frac\s*\{\s*([-+]?\d+)\s*\}\s*\{\s*(\d+)\s*\}")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
+_POWER = re.compile(
+    r"(?:([-+]?(?:\d+\.?\d*|\.\d+))\s*(?:\\times|\\cdot|\*)\s*)?10\s*\^\s*(?:(\d)|\{\s*([-+]?\d{1,3})\s*\})"
+)
+_DOLLAR = re.compile(r"^([-+]?)\s*\\?\$\s*([-+]?)\s*(?=[\d.])")
 _MAX_DIGITS = 1000
 
 
@@ -26,14 +30,17 @@ def parse_number(text: str) -> Fraction | None:
     Args:
         text: e.g. "1,234.50", "-3/4", "$18", "2e-3"; at most 1000 characters.
     """
-    text = text.strip().strip("$").removeprefix("\\$").strip()
-    text = text.rstrip(".").removesuffix("%").removesuffix("\\").strip().replace("\N{MINUS SIGN}", "-")
+    text = _DOLLAR.sub(r"\1\2", text.strip().strip("$").strip().replace("\N{MINUS SIGN}", "-"))
+    text = text.rstrip(".").removesuffix("%").removesuffix("\\").strip()
     if len(text) > _MAX_DIGITS:
         return None
     if _THOUSANDS.fullmatch(text):
         text = text.replace(",", "")
     if _PLAIN.fullmatch(text):
         return Fraction(text)
+    if match := _POWER.fullmatch(text):
+        factor, digit, exponent = match.groups()
+        return Fraction(factor or 1) * Fraction(10) ** int(digit or exponent)
     for pattern in (_RATIO, _LATEX_RATIO):
         if match := pattern.fullmatch(text):
             *sign, numerator, denominator = match.groups()

@@ -27,6 +27,9 @@ class Outcome:
             raise ValueError(f"outcome label {self.label!r} is unknown; allowed: {', '.join(LABELS)}")
         if not math.isfinite(self.score):
             raise ValueError(f"outcome score {self.score} is not allowed; it must be finite")
+        # Plain values from here on: numbers of other libraries do not travel between processes as JSON.
+        object.__setattr__(self, "score", float(self.score))
+        object.__setattr__(self, "detail", str(self.detail))
 
 
 def judged(right: bool, detail: str = "") -> Outcome:

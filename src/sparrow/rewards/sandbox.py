@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -49,6 +49,11 @@ class Limits:
     memory_mb: int = 1024
     output_mb: int = 8
     processes: int = 32
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not 0 < value < float("inf"):
+                raise ValueError(f"sandbox limits: {name}={value} is not allowed; allowed: a finite number above 0")
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,16 @@
 
 Its own standard input is one JSON job; the program then sees the job's input as standard input. A descriptor given as
 argument gets "begun", and after it the JSON result of a function, or the job's token once a check has run to its end:
-a program that exits early does not pass.
+a program that exits early does not pass. A check shares its interpreter with the program, so this stops programs that
+are wrong, not programs that look for the token.
 """
 
-import io
 import json
 import os
 import resource
 import signal
 import sys
+import types
 from typing import Any
 
 
@@ -18,16 +19,20 @@ def main() -> None:
     """Runs the job on standard input."""
     status = int(sys.argv[1])
     job = json.loads(sys.stdin.buffer.read())
+    imported = bool(job["function"] or job["check"])
+    _as_standard_input("" if imported else job["input"])  # before the limit on file sizes, which is for the program
     _become(job["user"])
     _limit(job)
     os.write(status, b"begun\n")
-    imported = bool(job["function"] or job["check"])
     if imported:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the program prints is not its answer
     else:
         os.close(status)
-    _as_standard_input("" if imported else job["input"])
-    space: dict[str, Any] = {"__name__": "program" if imported else "__main__"}
+    sys.set_int_max_str_digits(0)  # programming sites set no limit; the time-out bounds it
+    # A module that can be found by its name: dataclasses, pickle and type hints look there.
+    module = types.ModuleType("program" if imported else "__main__")
+    sys.modules[module.__name__] = module
+    space = module.__dict__
     exec(compile(job["prelude"], "prelude.py", "exec"), space)
     exec(compile(job["program"], "program.py", "exec"), space)
     if job["function"]:
@@ -65,10 +70,12 @@ def _limit(job: dict[str, Any]) -> None:
 
 def _as_standard_input(text: str) -> None:
     descriptor = os.memfd_create("input")
-    os.write(descriptor, text.encode())
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    os.dup2(descriptor, 0)
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
+    with open(descriptor, "wb") as file:
+        file.write(text.encode())
+        file.flush()
+        file.seek(0)
+        os.dup2(descriptor, 0)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - the program's, to its end
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from sparrow.rewards.base import AnyRow, Reward, RewardFunction, as_reward, reward_row
-from sparrow.rewards.judge import judge
+from sparrow.rewards.judge import check_finish_reason, judge
 from sparrow.rewards.outcome import Label, Outcome
 from sparrow.rewards.pool import RewardPool, Task
 from sparrow.rewards.registry import route
@@ -74,7 +74,14 @@ class Scorer:
         return [self._shaped(*pair) for pair in zip(samples, self.judge(samples), strict=True)]
 
     def judge(self, samples: Sequence[Sample]) -> list[Outcome]:
-        """The outcomes as the rewards give them, in the order of the samples; added to `counts`."""
+        """The outcomes as the rewards give them, in the order of the samples; added to `counts`.
+
+        Raises:
+            KeyError: if a data source does not route.
+            ValueError: if a finish reason is unknown.
+        """
+        for sample in samples:
+            check_finish_reason(sample.finish_reason, reward_row(sample.row))
         tasks = [
             Task(self.reward_of(sample.row), sample.completion, reward_row(sample.row), sample.finish_reason)
             for sample in samples

@@ -15,7 +15,7 @@ import threading
 from multiprocessing.connection import Connection, wait
 
 from sparrow.rewards.descendants import kill_descendants
-from sparrow.rewards.judge import judge
+from sparrow.rewards.judge import described, judge
 from sparrow.rewards.outcome import Outcome
 
 _MARGIN_S = 5
@@ -23,6 +23,7 @@ _MARGIN_S = 5
 
 def main() -> None:
     """Serves tasks until the parent closes the pipe."""
+    own = os.getpid()
     connection = Connection(int(sys.argv[1]))
     _limit_memory(int(sys.argv[2]))
     timeout_s = float(sys.argv[3])
@@ -35,6 +36,8 @@ def main() -> None:
             return
         with _EndWithParent(connection):
             outcome = _run(task, connection, timeout_s)
+            if os.getpid() != own:
+                os._exit(0)  # a process that the task forked came back too; its answer would be the next task's
         _end_strays()
         _say(connection, [outcome.score, outcome.label, outcome.detail])
 
@@ -46,7 +49,7 @@ def _run(task: bytes, connection: "Connection", timeout_s: float) -> Outcome:
     except Exception as error:
         # Foreign code again (see `judge`): a reward or task that cannot be loaded is this sample's error.
         hint = "rewards of a pool must be in an importable module, not in __main__"
-        return Outcome(0.0, "error", f"{type(error).__name__}: {error}; {hint}"[:500])
+        return Outcome(0.0, "error", f"{described(error)}; {hint}"[:500])
     _limit_cpu(timeout_s)
     _say(connection, "begun")
     return judge(reward, completion, row, finish_reason)

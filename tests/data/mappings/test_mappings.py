@@ -258,3 +258,38 @@ def test_errors_name_file_row_and_field(name, raw, message, tmp_path):
     path.write_text(json.dumps(raw) + "\n")
     with pytest.raises(ValueError, match=rf"raw\.jsonl:1: {message}"):
         Files(train=[str(path)], mapping=name).train_rows()
+
+
+GPQA = {"Question": "q", "Correct Answer": "a", "Incorrect Answer 1": "b", "Incorrect Answer 2": "c",
+        "Incorrect Answer 3": "d"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "message"),
+    [
+        ("gpqa", GPQA | {"Correct Answer": None}, "field Correct Answer is 'None'"),
+        ("gpqa", GPQA | {"Incorrect Answer 2": ["c"]}, "field Incorrect Answer 2 is "),
+        ("mmlu", {"question": "q", "subject": "s", "choices": ["a", "b"], "answer": True}, "field answer .* is 'True'"),
+        ("taco", {"inputs": ["1"], "outputs": [None]}, "field input_output has the test 'None'"),
+        ("taco", {"inputs": [{"a": 1}], "outputs": ["1"]}, "field input_output has the test"),
+        ("taco", {"inputs": [["1", ["2"]]], "outputs": ["1"]}, "field input_output has the test"),
+        ("taco", {"fn_name": "f", "inputs": ["abc"], "outputs": ["1"]}, "has the arguments 'abc'; allowed: a list"),
+        ("code-r1", {"functional": ["assert False"]}, "ground_truth"),
+        ("code-r1", {"functional": " "}, "ground_truth"),
+        ("code-r1", {"inputs": "12", "outputs": "34"}, "ground_truth"),
+        ("code-r1", {"inputs": [1], "outputs": [2]}, "ground_truth"),
+    ],
+)
+def test_values_that_once_passed_for_others_are_errors(tmp_path, name, raw, message):
+    if name == "taco":
+        raw = {"question": "p", "starter_code": "", "input_output": json.dumps(raw)}
+    elif name == "code-r1":
+        raw = {
+            "prompt": [{"role": "user", "content": "p"}],
+            "reward_model": {"ground_truth": json.dumps(raw)},
+            "extra_info": {"dataset": "LeetCodeDataset", "reference": "x"},
+        }
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(raw))
+    with pytest.raises(ValueError, match=rf"a\.jsonl:1: .*{message}"):
+        read_rows(path, mapping=get_mapping(name))

@@ -12,9 +12,9 @@ INSTRUCTION = "\n\nThink step by step, then finish with the letter of the right 
 
 def gpqa(raw: Raw, index: int) -> dict[str, Any]:
     """Idavidrein/gpqa: the right answer and three wrong ones in columns; put in an order drawn by the row's index."""
-    choices = [raw["Correct Answer"], *(raw[f"Incorrect Answer {number}"] for number in (1, 2, 3))]
+    choices = [text_of(raw, name) for name in ("Correct Answer", *(f"Incorrect Answer {place}" for place in (1, 2, 3)))]
     order = random.Random(f"gpqa/{index}").sample(range(4), 4)
-    texts = [str(choices[place]).strip() for place in order]
+    texts = [choices[place].strip() for place in order]
     return _fields("Idavidrein/gpqa", text_of(raw, "Question"), texts, order.index(0), index)
 
 
@@ -36,7 +36,7 @@ def _fields(
 ) -> dict[str, Any]:
     if isinstance(choices, str) or not all(isinstance(choice, str) and choice.strip() for choice in choices):
         raise ValueError(f"field choices (or options) is {str(choices)[:80]!r}; allowed: a list of texts")
-    if not isinstance(right, int) or not 0 <= right < len(choices) <= len(LETTERS):
+    if not isinstance(right, int) or isinstance(right, bool) or not 0 <= right < len(choices) <= len(LETTERS):
         raise ValueError(
             f"field answer (the right choice) is {str(right)[:80]!r} of {len(choices)}; "
             f"allowed: a place in a list of at most {len(LETTERS)}"

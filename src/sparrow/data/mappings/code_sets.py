@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparrow.data.mappings.fields import Raw, text_of
+from sparrow.rewards.base import RewardRow
+from sparrow.rewards.code import read_tests
 
 STANDARD_INPUT = (
     "\n\nRead the input from standard input and write the answer to standard output. "
@@ -48,6 +50,7 @@ def code_r1(raw: Raw, index: int) -> dict[str, Any]:
             f"field reward_model.ground_truth holds {sorted(truth)}; allowed: functional, or inputs, outputs"
         )
     info = raw["extra_info"]
+    read_tests(RewardRow("code", truth))
     fields = {
         "data_source": "code",
         "prompt": [{"role": message["role"], "content": message["content"]} for message in raw["prompt"]],
@@ -105,11 +108,11 @@ def _taco(name: str, raw: Raw, index: int) -> dict[str, Any]:
             f"field input_output is {str(raw['input_output'])[:80]!r}; allowed: JSON with inputs and outputs"
         )
     function = tests.get("fn_name") or ""
-    inputs: Sequence[Any] = _texts(tests["inputs"])
-    outputs = _texts(tests["outputs"])
     if function:
-        inputs = [[json.dumps(argument) for argument in arguments] for arguments in tests["inputs"]]
+        inputs: Sequence[Any] = [_arguments(arguments) for arguments in tests["inputs"]]
         outputs = [json.dumps(_unwrapped(output)) for output in tests["outputs"]]
+    else:
+        inputs, outputs = _texts(tests["inputs"]), _texts(tests["outputs"])
     starter = raw.get("starter_code")
     return _fields(name, text_of(raw, "question"), starter, inputs, outputs, function, "train", index)
 
@@ -182,7 +185,17 @@ def _with_reference(fields: dict[str, Any], reference: Any) -> dict[str, Any]:
 
 def _texts(values: Sequence[Any]) -> list[str]:
     """TACO holds some tests as lists of lines."""
-    return ["\n".join(map(str, value)) if isinstance(value, list) else str(value) for value in values]
+    lines = [value if isinstance(value, list) else [value] for value in values]
+    for line in (line for group in lines for line in group):
+        if not isinstance(line, str | int | float):
+            raise ValueError(f"field input_output has the test {str(line)[:80]!r}; allowed: texts, or lists of lines")
+    return ["\n".join(map(str, group)) for group in lines]
+
+
+def _arguments(values: Any) -> list[str]:
+    if not isinstance(values, list):
+        raise ValueError(f"field input_output has the arguments {str(values)[:80]!r}; allowed: a list of them")
+    return [json.dumps(value) for value in values]
 
 
 def _unwrapped(output: Any) -> Any:
