@@ -145,6 +145,59 @@ def test_the_adapter_is_the_one_of_peft_and_off_is_the_base(family, make_model, 
     assert all(torch.equal(left.hidden, right.hidden) for left, right in zip(base, off_again))
 
 
+def test_the_adapter_goes_on_off_and_on_again(make_model, make_prompts):
+    model, prompts = add_lora(make_model("qwen3")), make_prompts([5, 18])
+    engine = RolloutEngine(model, SPARSE)
+    arguments = {"n": 2, "max_new_tokens": 16, "seed": 0, "eos_token_ids": [], "record": ("hidden",)}
+    on, off, again = (engine.generate(prompts, adapter=adapter, **arguments) for adapter in (True, False, True))
+    base = RolloutEngine(make_model("qwen3"), SPARSE).generate(prompts, **arguments)
+    for left, right in ((on, again), (off, base)):
+        assert all(torch.equal(a.hidden, b.hidden) for a, b in zip(left, right, strict=True))
+    assert not any(torch.equal(a.hidden[0], b.hidden[0]) for a, b in zip(on, off, strict=True))
+
+
+def model_probe(model):
+    """What transformers says to the probe's text."""
+    with torch.no_grad():
+        return torch.log_softmax(model(torch.arange(16)[None]).logits[0, -1].float(), dim=-1)
+
+
+def test_the_probe_shows_that_weights_and_adapter_arrived(make_model):
+    model = add_lora(make_model("qwen3"))
+    engine = RolloutEngine(model, SPARSE, dtype=torch.float64, head_dtype=torch.float64)  # casts: a refresh matters
+    first = {adapter: engine.probe(adapter=adapter) for adapter in (False, True)}
+    torch.testing.assert_close(first[True], model_probe(model), rtol=0, atol=1e-4)
+    with model.disable_adapter():
+        torch.testing.assert_close(first[False], model_probe(model), rtol=0, atol=1e-4)
+    assert (first[True] - first[False]).abs().max() > 1e-3
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_A" in name:
+                parameter.mul_(-1.0)
+    assert torch.equal(engine.probe(adapter=True), first[True])  # nothing has arrived yet
+    engine.refresh()
+    torch.testing.assert_close(engine.probe(adapter=True), model_probe(model), rtol=0, atol=1e-4)
+    assert (engine.probe(adapter=True) - first[True]).abs().max() > 1e-3
+    assert torch.equal(engine.probe(adapter=False), first[False])
+    with torch.no_grad():
+        model.get_base_model().model.layers[0].mlp.up_proj.base_layer.weight.mul_(1.1)
+    engine.refresh()
+    for adapter in (False, True):
+        fresh = RolloutEngine(model, SPARSE, dtype=torch.float64, head_dtype=torch.float64).probe(adapter=adapter)
+        assert torch.equal(engine.probe(adapter=adapter), fresh)
+    assert (engine.probe(adapter=False) - first[False]).abs().max() > 1e-3
+
+
+def test_the_pool_is_kept_or_released(make_model, make_prompts):
+    model, prompts = make_model("qwen3"), make_prompts([5, 18])
+    arguments = {"max_new_tokens": 12, "seed": 0, "eos_token_ids": []}
+    kept, released = RolloutEngine(model, SPARSE), RolloutEngine(model, SPARSE, keep_pool=False)
+    for _ in range(2):
+        assert tokens(kept.generate(prompts, **arguments)) == tokens(released.generate(prompts, **arguments))
+        assert kept._pool is not None
+        assert released._pool is None
+
+
 def test_a_new_schedule_takes_effect_and_keeps_the_cache(make_model, make_prompts):
     model, prompts = make_model("qwen3"), make_prompts([30, 9])
     arguments = {"max_new_tokens": 20, "seed": 0, "eos_token_ids": [], "record": ("hidden",)}

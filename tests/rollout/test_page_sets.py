@@ -89,11 +89,21 @@ def rotate(x, position, inv_freq):
     return torch.cat((first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()), dim=-1)
 
 
-class PlainSparseDecoder:
-    """Sparse decoding token by token over transformers modules, Python lists and explicit loops. Mean score only."""
+PLAIN_SCORES = {
+    "mean": lambda query, keys, page: float(query @ keys.mean(dim=0)),
+    "minmax": lambda query, keys, page: sum(
+        max(q * low, q * high) for q, low, high in zip(*map(list, (query, keys.amin(dim=0), keys.amax(dim=0))))
+    ),
+    "streaming": lambda query, keys, page: page,
+}
+"""Scores of a page by the mean query of a group [D], the keys of the page [P, D] and its index."""
 
-    def __init__(self, model, schedule):
-        self.model, self.schedule = model, schedule
+
+class PlainSparseDecoder:
+    """Sparse decoding token by token over transformers modules, Python lists and explicit loops."""
+
+    def __init__(self, model, schedule, page_score):
+        self.model, self.schedule, self.score = model, schedule, PLAIN_SCORES[page_score]
         self.keys = [[] for _ in model.model.layers]
         self.values = [[] for _ in model.model.layers]
         self.position = 0
@@ -130,7 +140,7 @@ class PlainSparseDecoder:
         for head in range(kv_heads):
             queries = query_HD[head * group : (head + 1) * group]
             scores = [
-                float(queries.mean(dim=0) @ keys[page * size : (page + 1) * size, head].mean(dim=0))
+                self.score(queries.mean(dim=0), keys[page * size : (page + 1) * size, head], page)
                 for page in range(tokens // size)
             ]
             budget = self.schedule.pages(tokens) if sparse else num_pages
@@ -143,25 +153,27 @@ class PlainSparseDecoder:
 
 
 @pytest.mark.parametrize(
-    ("family", "schedule"),
+    ("family", "page_score", "schedule"),
     [
-        ("qwen3", BudgetSchedule([1, 2, 4], page_size=4, bin_tokens=16)),
-        ("qwen2", BudgetSchedule([0], page_size=4, dense_layers=(1,))),
-        ("llama", BudgetSchedule([2, 0, 3], page_size=5, bin_tokens=20, dense_layers=())),
-        ("tiny", BudgetSchedule([2], page_size=4)),
+        ("qwen3", "mean", BudgetSchedule([1, 2, 4], page_size=4, bin_tokens=16)),
+        ("qwen2", "mean", BudgetSchedule([0], page_size=4, dense_layers=(1,))),
+        ("llama", "mean", BudgetSchedule([2, 0, 3], page_size=5, bin_tokens=20, dense_layers=())),
+        ("tiny", "mean", BudgetSchedule([2], page_size=4)),
+        ("qwen3", "minmax", BudgetSchedule([2], page_size=4)),
+        ("llama", "streaming", BudgetSchedule([2, 3], page_size=4, bin_tokens=32)),
     ],
-    ids=["qwen3", "qwen2", "llama", "tiny"],
+    ids=["qwen3", "qwen2", "llama", "tiny", "minmax", "streaming"],
 )
 @torch.no_grad()
-def test_the_engine_decodes_as_plain_python_does(family, schedule, make_model, make_prompts):
+def test_the_engine_decodes_as_plain_python_does(family, page_score, schedule, make_model, make_prompts):
     model, prompts = make_model(family), make_prompts([3, 22, 41])
-    engine = RolloutEngine(model, schedule)
+    engine = RolloutEngine(model, schedule, page_score=page_score)
     completions = engine.generate(
         prompts, max_new_tokens=24, temperature=1.0, seed=4, eos_token_ids=[], record=("page_sets",)
     )
     read = cached = 0
     for prompt, completion in zip(prompts, completions):
-        plain = PlainSparseDecoder(model, schedule)
+        plain = PlainSparseDecoder(model, schedule, page_score)
         for token_id in prompt:
             logprobs, _ = plain.feed(token_id, sparse=False)
         assert completion.pages_read[0] == 0

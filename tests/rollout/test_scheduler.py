@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -32,8 +33,11 @@ def make_scheduler(pool, lengths, **changes):
     return Scheduler(pool, [[0] * length for length in lengths], **{**arguments, **changes})
 
 
-def simulate(scheduler, pool, lengths, samples, max_new_tokens, rng):
-    """Runs all sequences to random lengths; returns (order of prefills, decode steps of every sequence)."""
+def simulate(scheduler, pool, lengths, samples, max_new_tokens, rng, draft=0):
+    """Runs all sequences to random lengths; returns the order of prefills.
+
+    With ``draft`` each step plans up to so many tokens more, and takes a random number of them back.
+    """
     drawn, target, prefilled = {}, {}, []
 
     def end(slots):
@@ -57,7 +61,9 @@ def simulate(scheduler, pool, lengths, samples, max_new_tokens, rng):
                 assert scheduler.cached[slot] == lengths[group.prompt_index]
                 drawn[sequence], target[sequence] = 1, rng.randint(1, max_new_tokens)
             end(admission.slots)
-        slots = scheduler.plan()
+        length_B = np.array([lengths[max(0, int(sequence)) // samples] for sequence in scheduler.sequence])
+        extra_B = np.clip(length_B + max_new_tokens - scheduler.cached - 2, 0, draft)
+        slots = scheduler.plan(extra_B + 1 if draft else None)
         assert progress or slots.size
         occupied = [slot for slot in range(len(scheduler.sequence)) if scheduler.sequence[slot] >= 0]
         own = []
@@ -66,10 +72,12 @@ def simulate(scheduler, pool, lengths, samples, max_new_tokens, rng):
             pages = -(-int(scheduler.cached[slot]) // pool.page_size)
             own += scheduler.page_table[slot, length // pool.page_size : pages].tolist()
         assert len(own) == len(set(own)), "two sequences write to one page"
-        for slot in slots.tolist():
+        accepted_B = np.array([rng.randint(0, int(extra_B[slot])) for slot in slots])
+        for slot, accepted in zip(slots.tolist(), accepted_B.tolist()):
             sequence = int(scheduler.sequence[slot])
-            drawn[sequence] += 1
-            assert scheduler.cached[slot] == lengths[sequence // samples] + drawn[sequence] - 1
+            assert scheduler.cached[slot] == length_B[slot] + drawn[sequence] + extra_B[slot]
+            drawn[sequence] = min(drawn[sequence] + accepted + 1, target[sequence])
+        scheduler.rewind(slots, scheduler.cached[slots] - extra_B[slots] + accepted_B)
         end(slots.tolist())
     assert drawn == target
     assert sorted(drawn) == list(range(len(lengths) * samples))
@@ -96,7 +104,7 @@ def test_every_sequence_completes_in_the_smallest_possible_pool(seed):
         reserve=rng.choice([0.0, 0.5, 1.0]),
         prefill_tokens=rng.choice([1, 20, 1000]),
     )
-    prefilled = simulate(scheduler, pool, lengths, samples, max_new_tokens, rng)
+    prefilled = simulate(scheduler, pool, lengths, samples, max_new_tokens, rng, draft=rng.choice([0, 0, 1, 4, 9]))
     assert prefilled == list(range(len(lengths)))
     assert pool.is_idle
     if scheduler.reserve == 1.0:
@@ -148,3 +156,35 @@ def test_reserve_limits_how_many_start(reserve, admitted):
     # Each sequence: 1 page for its prompt, 4 more at its greatest length; 13 pages.
     scheduler = make_scheduler(make_pool(13, 1), [1] * 8, reserve=reserve)
     assert len(scheduler.admit().slots) == admitted
+
+
+def test_rejected_tokens_give_their_pages_back():
+    # Pages of 4. Prompt 6 in 2 pages; 9 further tokens are planned, to 15 in 4 pages, and 4 of them stay: 10 in 3.
+    pool = make_pool(10, 4)
+    scheduler = make_scheduler(pool, [6], max_new_tokens=20)
+    (slot,) = scheduler.admit().slots
+    tokens = np.zeros(8, dtype=np.int64)
+    tokens[slot] = 9
+    assert scheduler.plan(tokens).tolist() == [slot]
+    assert (scheduler.cached[slot], pool.num_free) == (15, 6)
+    pages = scheduler.page_table[slot, :4].tolist()
+    assert len(set(pages)) == 4
+    scheduler.rewind(np.array([slot]), np.array([10]))
+    assert (scheduler.cached[slot], pool.num_free) == (10, 7)
+    assert [pool.holders(page) for page in pages] == [1, 1, 1, 0]
+    assert scheduler.plan().tolist() == [slot]
+    assert scheduler.page_table[slot, :3].tolist() == pages[:3]
+    scheduler.finish([slot])
+    assert pool.is_idle
+
+
+def test_several_pages_are_granted_together_or_not_at_all():
+    # Pages of 1 token. Each holds 2 and may come to hold 6; of the 4 free pages the older one gets 3, and then the
+    # younger one's 2 would leave it without its last.
+    pool = make_pool(8, 1)
+    scheduler = make_scheduler(pool, [2, 2], max_batch=2, reserve=0.0)
+    older, younger = scheduler.admit().slots
+    tokens = np.zeros(2, dtype=np.int64)
+    tokens[[older, younger]] = 3, 2
+    assert scheduler.plan(tokens).tolist() == [older]
+    assert (scheduler.cached[older], scheduler.cached[younger], pool.num_free, scheduler.paused) == (5, 2, 1, 1)

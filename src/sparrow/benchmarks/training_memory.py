@@ -124,7 +124,7 @@ def training_memory(setup: Setup) -> TrainingMemory:
         pages=page_bytes(sizes, pages, setup.page_size, element),
         landmarks=landmark_bytes(sizes, pages, 1, sparse_layers, element),
         graphs=_graphs(setup),
-        prefill=forward_bytes(sizes, setup.prefill_tokens, element),
+        prefill=forward_bytes(sizes, setup.prefill_tokens, setup.prefill_tokens, element),
         gradients=FLOAT * share,
         gathered=_gathered(setup),
         activations=sizes.layers * layer + tokens * sizes.hidden * element,
@@ -171,4 +171,4 @@ def _graphs(setup: Setup) -> int:
     """Decode steps are captured on a GPU only, where numbers have 2 bytes; all sizes share one pool of the largest."""
     if setup.element == FLOAT:
         return 0
-    return forward_bytes(setup.sizes, setup.sequences, setup.element) + draw_bytes(setup.sizes, setup.sequences)
+    return forward_bytes(setup.sizes, setup.sequences, 0, setup.element) + draw_bytes(setup.sizes, setup.sequences)

@@ -82,7 +82,7 @@ def evaluate(
     found: list[Problem] = []
     for start in range(0, len(prompts), settings.problems_at_once):
         part = prompts[start : start + settings.problems_at_once]
-        completions = _sample(engine, part, settings, tuple(eos_token_ids), adapter)
+        completions = _sample(engine, part, tokenizer, settings, tuple(eos_token_ids), adapter)
         samples = read_samples(part, completions, tokenizer)
         outcomes = scorer.score(samples)
         judged = [_judged(scorer, *parts) for parts in zip(samples, completions, outcomes, strict=True)]
@@ -93,7 +93,12 @@ def evaluate(
 
 
 def _sample(
-    engine: RolloutEngine, prompts: Sequence[Prompt], settings: EvaluationSettings, eos: tuple[int, ...], adapter: bool
+    engine: RolloutEngine,
+    prompts: Sequence[Prompt],
+    tokenizer: Decoder,
+    settings: EvaluationSettings,
+    eos: tuple[int, ...],
+    adapter: bool,
 ) -> list[Completion]:
     return engine.generate(
         [prompt.token_ids for prompt in prompts],
@@ -107,6 +112,8 @@ def _sample(
         prompt_keys=[prompt.key for prompt in prompts],
         eos_token_ids=eos,
         adapter=adapter,
+        stop=tuple(settings.stop),
+        tokenizer=tokenizer,
     )
 
 

@@ -21,6 +21,7 @@ class EvaluationSettings:
         top_k: as in the engine; 0 is off.
         min_p: as in the engine.
         max_new_tokens: longest completion.
+        stop: texts that end a completion; they stay in what the verifier reads, with the token that completes one.
         max_batch: sequences decoded at a time.
         problems_at_once: problems given to the engine at a time; only memory depends on it.
         max_problems: take only the first ones; null takes all.
@@ -40,6 +41,7 @@ class EvaluationSettings:
     top_k: int = 0
     min_p: float = 0.0
     max_new_tokens: int = 1024
+    stop: Sequence[str] = ()
     max_batch: int = 64
     problems_at_once: int = 64
     max_problems: int | None = None
@@ -53,6 +55,8 @@ class EvaluationSettings:
                 raise ValueError(f"evaluation.{key}={getattr(self, key)}: must be 1 or more")
         if self.max_problems is not None and self.max_problems < 1:
             raise ValueError(f"evaluation.max_problems={self.max_problems}: must be 1 or more, or null")
+        if isinstance(self.stop, str) or not all(isinstance(text, str) and text for text in self.stop):
+            raise ValueError(f"evaluation.stop={self.stop!r}: must be a list of texts of at least 1 character")
         for k in self.ks:
             if not 1 <= k <= self.samples:
                 raise ValueError(f"evaluation.ks has {k}: each must be from 1 to samples={self.samples}")

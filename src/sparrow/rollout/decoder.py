@@ -17,11 +17,16 @@ from torch import Tensor
 
 from sparrow.kernels import PageScore, page_landmarks, page_scores, paged_attention, select_pages
 from sparrow.kernels.page_bits import pack_lists
+from sparrow.kernels.paged_attention.reference import every_page
 from sparrow.models.families import DecoderWeights, LayerWeights
 from sparrow.rollout.pool import PagePool
 
 ROW_BLOCK = 16
 """Rows of a forward pass are padded to a multiple of this."""
+
+PREFILL_ROWS = 2048
+"""Rows of a prefill that go through projections and MLP at a time: enough for full speed, and what these hold at their
+peak, several times the state between layers, does not grow with the prompts."""
 
 
 def padded_rows(rows: int) -> int:
@@ -55,7 +60,7 @@ class DecodeRows:
         position_B: [B] int64 its index in the sequence.
         page_B: [B] int64 physical page to write its key and value to.
         offset_B: [B] int64 slot in that page.
-        cached_B: [B] int64 cached tokens, this one included.
+        cached_B: [B] int32 cached tokens, this one included.
         page_table_BN: [B, N] int32.
         choice: None when no row has more pages than it may read: then every layer is dense.
     """
@@ -111,16 +116,23 @@ class Decoder:
         starts = [sum(lengths[:i]) for i in range(len(lengths))]
         for start, length in zip(starts, lengths):
             position_X[start : start + length] = torch.arange(length, device=token_X.device)
-        cos_X1D, sin_X1D = self._rope(position_X)
         x_XE = F.embedding(token_X, self.weights.embed_VE)
+        query_XHD = x_XE.new_empty(len(x_XE), self.weights.heads, self.weights.head_dim)
+        key_XKD = x_XE.new_empty(len(x_XE), self.weights.kv_heads, self.weights.head_dim)
+        value_XKD = torch.empty_like(key_XKD)
+        chunks = [slice(start, start + PREFILL_ROWS) for start in range(0, len(x_XE), PREFILL_ROWS)]
         for index, layer in enumerate(self.weights.layers):
-            query, key, value = self._project(layer, x_XE, cos_X1D, sin_X1D)
-            self._write(pool, index, key, value, page_X, offset_X)
-            mixed = torch.zeros_like(query)
+            for rows in chunks:
+                projected = self._project(layer, x_XE[rows], *self._rope(position_X[rows]))
+                query_XHD[rows], key_XKD[rows], value_XKD[rows] = projected
+                del projected
+            self._write(pool, index, key_XKD, value_XKD, page_X, offset_X)
             for start, length in zip(starts, lengths):
                 rows = slice(start, start + length)
-                mixed[rows] = _causal_attention(query[rows], key[rows], value[rows], self.weights.scale)
-            x_XE = self._finish_layer(layer, x_XE, mixed)
+                # In place of the query, which nobody needs any more; padding keeps its own.
+                query_XHD[rows] = _causal_attention(query_XHD[rows], key_XKD[rows], value_XKD[rows], self.weights.scale)
+            for rows in chunks:
+                x_XE[rows] = self._finish_layer(layer, x_XE[rows], query_XHD[rows])
         last_X = torch.zeros(padded_rows(len(lengths)), dtype=torch.int64, device=token_X.device)
         last_X[: len(lengths)] = torch.tensor(starts, device=token_X.device) + torch.tensor(
             lengths, device=token_X.device
@@ -140,6 +152,9 @@ class Decoder:
         """
         cos_B1D, sin_B1D = self._rope(rows.position_B)
         x_BE = F.embedding(rows.token_B, self.weights.embed_VE)
+        every: tuple[Tensor | None, Tensor | None] = (None, None)
+        if x_BE.device.type == "cpu":  # what the CPU kernel would work out in each dense layer anew
+            every = every_page(rows.cached_B, self.weights.kv_heads, rows.page_table_BN.shape[1], pool.page_size)
         for index, layer in enumerate(self.weights.layers):
             query, key, value = self._project(layer, x_BE, cos_B1D, sin_B1D)
             self._write(pool, index, key, value, rows.page_B, rows.offset_B)
@@ -151,8 +166,7 @@ class Decoder:
                 pool.keys[index],
                 pool.values[index],
                 rows.page_table_BN,
-                pages,
-                count,
+                *(every if pages is None else (pages, count)),
                 rows.cached_B,
                 self.weights.scale,
             )

@@ -1,6 +1,7 @@
 """The rollout engine: samples from a transformers model, over its own weights, with scheduled sparse attention."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -8,13 +9,18 @@ from torch import nn
 from sparrow.kernels import PageScore, get_page_score
 from sparrow.models.families import DecoderWeights, decoder_weights
 from sparrow.rollout.completion import Completion, RolloutStats
-from sparrow.rollout.decoder import Decoder, padded_rows
+from sparrow.rollout.decoder import Decoder
 from sparrow.rollout.loop import Progress, Rollout
 from sparrow.rollout.memory import RolloutMemory, predict
 from sparrow.rollout.pool import PagePool
 from sparrow.rollout.request import Limits, Request, check_request, pages_needed
 from sparrow.rollout.sampler import SamplingParams
+from sparrow.rollout.speculative import SpeculativeRollout
+from sparrow.rollout.stopping import TextDecoder
 from sparrow.schedule import BudgetSchedule, BudgetTable
+
+PROBE_TOKENS = 16
+"""The probe's text is the first so many token ids of the vocabulary."""
 
 
 class RolloutEngine:
@@ -35,6 +41,10 @@ class RolloutEngine:
     Pages. A full pool makes new sequences wait and pauses growing ones with their pages kept; see
     `sparrow.rollout.scheduler` for why that cannot deadlock. ``last_stats`` holds the counters of the last call.
 
+    Lossless mode. With ``draft_tokens`` the sparse actor only proposes, and the dense policy accepts or corrects: the
+    samples follow the dense policy exactly, and what is recorded is the dense policy's. See
+    `sparrow.rollout.speculative`.
+
     Args:
         model: a Qwen3, Qwen2 or Llama causal LM of transformers, PEFT-wrapped or not.
         schedule: page budgets; None: dense.
@@ -46,6 +56,9 @@ class RolloutEngine:
         head_dtype: dtype of the LM head.
         reserve: share of its possible growth that must be free when a sequence is admitted to a limited cache.
         prefill_tokens: prompts are prefilled in packs of about this many tokens.
+        draft_tokens: tokens that the sparse actor proposes at a time to the dense policy; 0: the actor itself samples.
+        tokenizer: reads text for stop strings; ``generate`` may be given another one.
+        keep_pool: whether the page pool stays allocated between calls; false: its memory is free for training.
 
     Raises:
         ValueError: the model is not supported (see `sparrow.models.families`), or a value is out of range.
@@ -65,10 +78,14 @@ class RolloutEngine:
         head_dtype: torch.dtype = torch.float32,
         reserve: float = 0.5,
         prefill_tokens: int = 8192,
+        draft_tokens: int = 0,
+        tokenizer: TextDecoder | None = None,
+        keep_pool: bool = True,
     ) -> None:
         for key, value, least in (
             ("max_batch", max_batch, 1),
             ("topk", topk, 0),
+            ("draft_tokens", draft_tokens, 0),
             ("prefill_tokens", prefill_tokens, 1),
         ):
             if value < least:
@@ -80,6 +97,7 @@ class RolloutEngine:
         self.model, self.max_batch, self.max_cached_tokens, self.topk = model, max_batch, max_cached_tokens, topk
         self.dtype, self.head_dtype = dtype, head_dtype
         self.reserve, self.prefill_tokens = reserve, prefill_tokens
+        self.draft_tokens, self.tokenizer, self.keep_pool = draft_tokens, tokenizer, keep_pool
         self.score = get_page_score(page_score) if isinstance(page_score, str) else page_score
         self.last_stats: RolloutStats | None = None
         self._copies: dict[str, torch.Tensor] = {}
@@ -118,6 +136,29 @@ class RolloutEngine:
         self._weights = self._read_weights()
 
     @torch.no_grad()
+    def probe(self, *, adapter: bool = False) -> torch.Tensor:
+        """What the weights that the engine holds make of a fixed short text; another value proves other weights.
+
+        After an optimizer step and a refresh it must have changed, and equal what the trained model itself says to
+        :data:`PROBE_TOKENS`; with ``adapter=False`` it must not follow the adapter.
+
+        Args:
+            adapter: whether the LoRA adapter takes part.
+
+        Returns:
+            [V] fp32 log-probabilities of the token that follows, on the CPU.
+        """
+        weights, vocab = self._weights, self._weights.embed_VE.shape[0]
+        device = weights.embed_VE.device
+        position_X = torch.arange(PROBE_TOKENS, device=device)
+        pool = self._make_pool(1, PROBE_TOKENS, sparse_layers=[])
+        with torch.autocast(device.type, enabled=False):
+            decoder = self.make_decoder(adapter=adapter, max_tokens=PROBE_TOKENS)
+            page_X = torch.zeros_like(position_X)
+            hidden_BE = decoder.prefill(position_X % vocab, page_X, position_X, [PROBE_TOKENS], pool)
+            return torch.log_softmax(decoder.logits(hidden_BE[:1])[0], dim=-1).cpu()
+
+    @torch.no_grad()
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
@@ -135,6 +176,8 @@ class RolloutEngine:
         adapter: bool = False,
         record: Collection[str] = (),
         progress: Progress | None = None,
+        stop: Sequence[str] = (),
+        tokenizer: TextDecoder | None = None,
     ) -> list[Completion]:
         """Sample ``n`` completions of each prompt.
 
@@ -151,9 +194,13 @@ class RolloutEngine:
             prompt_keys: whole number per prompt, all different, that stands for the prompt in the random numbers; None:
                 its index. Give row keys, so that results do not depend on the order or sharding of prompts.
             eos_token_ids: all token ids that end a response.
-            adapter: whether the LoRA adapter takes part.
+            adapter: whether the LoRA adapter takes part; with ``draft_tokens`` in the drafts only, since the dense
+                policy has none.
             record: some of ``topk``, ``hidden``, ``page_sets``.
             progress: called with (ended sequences, all sequences, tokens so far), at most four times a second.
+            stop: texts that end a response. The token that completes one is the last, and is kept with its text, since
+                tokens go from here to the trainer as they were drawn; what a reader wants to cut, it cuts.
+            tokenizer: reads the text that ``stop`` is looked for in; None: the engine's.
 
         Returns:
             ``len(prompts) * n`` completions ordered by (prompt, sample).
@@ -162,34 +209,59 @@ class RolloutEngine:
             ValueError, KeyError: see `sparrow.rollout.request`; nothing has run then.
             FloatingPointError: the model gave NaN; the message names the sample.
         """
-        keys = range(len(prompts)) if prompt_keys is None else prompt_keys
-        sampling = SamplingParams(temperature, top_k, top_p, min_p)
-        stops, records = frozenset(eos_token_ids), frozenset((record,) if isinstance(record, str) else record)
-        request = Request(prompts, keys, n, max_new_tokens, sampling, seed, step, stops, adapter, records)
+        reader = tokenizer if tokenizer is not None else self.tokenizer
+        request = Request(
+            prompts,
+            range(len(prompts)) if prompt_keys is None else prompt_keys,
+            n,
+            max_new_tokens,
+            SamplingParams(temperature, top_k, top_p, min_p),
+            seed,
+            step,
+            frozenset(eos_token_ids),
+            adapter,
+            frozenset((record,) if isinstance(record, str) else record),
+            (stop,) if isinstance(stop, str) else tuple(stop),
+        )
         self.refresh()
-        check_request(request, self._limits())
+        check_request(request, self._limits(reader))
         with torch.autocast(self._weights.embed_VE.device.type, enabled=False):
             pool = self._pool_for(request)
-            rollout = Rollout(
-                request,
-                self.make_decoder(adapter=adapter, max_tokens=request.max_tokens),
-                pool,
-                self._table,
-                max_batch=self.max_batch,
-                topk=self.topk,
-                reserve=self.reserve,
-                prefill_tokens=self.prefill_tokens,
-                progress=progress,
-            )
+            rollout = self._rollout(request, pool, progress, reader)
             try:
                 completions, self.last_stats = rollout.run()
             finally:
-                if not pool.is_idle:  # the call was interrupted, and its sequences still hold pages
+                # Of an interrupted call the sequences still hold pages.
+                if not (self.keep_pool and pool.is_idle):
                     self._pool = None
         return completions
 
+    def _rollout(
+        self, request: Request, pool: PagePool, progress: Progress | None, tokenizer: TextDecoder | None
+    ) -> Rollout:
+        options: dict[str, Any] = {
+            "max_batch": self.max_batch,
+            "topk": self.topk,
+            "reserve": self.reserve,
+            "prefill_tokens": self.prefill_tokens,
+            "progress": progress,
+            "tokenizer": tokenizer,
+        }
+        decoder = self.make_decoder(adapter=request.adapter, max_tokens=request.max_tokens)
+        if not self.draft_tokens:
+            return Rollout(request, decoder, pool, self._table, **options)
+        dense = self.make_decoder(adapter=False, max_tokens=request.max_tokens) if request.adapter else decoder
+        options |= {"drafter": decoder, "draft_tokens": self.draft_tokens}
+        return SpeculativeRollout(request, dense, pool, self._table, **options)
+
     def memory(
-        self, prompts: Sequence[Sequence[int]], *, n: int = 1, max_new_tokens: int, record: Collection[str] = ()
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        n: int = 1,
+        max_new_tokens: int,
+        temperature: float = 1.0,
+        record: Collection[str] = (),
     ) -> RolloutMemory:
         """Memory that ``generate`` with the same arguments needs, worked out before anything is allocated.
 
@@ -197,6 +269,7 @@ class RolloutEngine:
             prompts: token ids per prompt.
             n: samples per prompt.
             max_new_tokens: greatest response length.
+            temperature: of sampling.
             record: what is recorded; hidden states are counted.
         """
         request = Request(
@@ -204,7 +277,7 @@ class RolloutEngine:
             range(len(prompts)),
             n,
             max_new_tokens,
-            SamplingParams(),
+            SamplingParams(temperature),
             0,
             0,
             frozenset(),
@@ -220,8 +293,13 @@ class RolloutEngine:
             page_size=self.schedule.page_size,
             sparse_layers=len(set(range(len(self._weights.layers))) - set(self.schedule.dense_layers)),
             width=self.score.width,
-            rows=padded_rows(min(self.max_batch, request.sequences)),
-            prefill=min(sum(lengths), self.prefill_tokens + max(lengths, default=0)),
+            sequences=min(self.max_batch, request.sequences),
+            draft_tokens=self.draft_tokens,
+            scaled=temperature not in (0.0, 1.0),
+            # A pack ends with the prompt that fills it, and holds no more prompts than there are places in the batch.
+            prefill=min(sum(sorted(lengths)[-self.max_batch :]), self.prefill_tokens + max(lengths, default=0)),
+            longest=max(lengths, default=0),
+            max_tokens=request.max_tokens,
             recorded=request.sequences * max_new_tokens if "hidden" in request.record else 0,
         )
 
@@ -245,7 +323,7 @@ class RolloutEngine:
     def _read_weights(self) -> DecoderWeights:
         return decoder_weights(self.model, self.dtype, self.head_dtype, self._copies)
 
-    def _limits(self) -> Limits:
+    def _limits(self, tokenizer: TextDecoder | None = None) -> Limits:
         page_size = self.schedule.page_size
         return Limits(
             vocab=self._weights.embed_VE.shape[0],
@@ -254,6 +332,8 @@ class RolloutEngine:
             pool_pages=None if self.max_cached_tokens is None else self.max_cached_tokens // page_size,
             topk=self.topk,
             has_adapter=self._weights.has_adapter,
+            draft_tokens=self.draft_tokens,
+            reads_text=tokenizer is not None,
         )
 
     def _pool_pages(self, request: Request) -> int:
@@ -266,20 +346,23 @@ class RolloutEngine:
 
     def _pool_for(self, request: Request) -> PagePool:
         """The cache, kept between calls unless it is too small."""
-        weights, schedule = self._weights, self.schedule
         limit = self._pool_pages(request)
         if self._pool is None or self._pool.num_pages < limit:
             self._pool = None  # free the old one first
-            layers = len(weights.layers)
-            self._pool = PagePool(
-                limit,
-                layers=layers,
-                sparse_layers=[i for i in range(layers) if i not in schedule.dense_layers],
-                kv_heads=weights.kv_heads,
-                page_size=schedule.page_size,
-                head_dim=weights.head_dim,
-                width=self.score.width,
-                dtype=weights.embed_VE.dtype,
-                device=weights.embed_VE.device,
-            )
+            sparse_layers = [i for i in range(len(self._weights.layers)) if i not in self.schedule.dense_layers]
+            self._pool = self._make_pool(limit, self.schedule.page_size, sparse_layers)
         return self._pool
+
+    def _make_pool(self, num_pages: int, page_size: int, sparse_layers: Sequence[int]) -> PagePool:
+        weights = self._weights
+        return PagePool(
+            num_pages,
+            layers=len(weights.layers),
+            sparse_layers=sparse_layers,
+            kv_heads=weights.kv_heads,
+            page_size=page_size,
+            head_dim=weights.head_dim,
+            width=self.score.width,
+            dtype=weights.embed_VE.dtype,
+            device=weights.embed_VE.device,
+        )

@@ -19,6 +19,7 @@ from sparrow.rollout.pool import PagePool
 from sparrow.rollout.request import Request
 from sparrow.rollout.sampler import Sampled, sample, stream_of, uniforms
 from sparrow.rollout.scheduler import Admission, Group, IntArray, Scheduler
+from sparrow.rollout.stopping import StopStrings, TextDecoder
 from sparrow.rollout.trace import Rows, Trace
 from sparrow.schedule import BudgetTable
 
@@ -40,6 +41,7 @@ class Rollout:
         reserve: see :class:`Scheduler`.
         prefill_tokens: see :class:`Scheduler`.
         progress: called with (ended sequences, all sequences, tokens so far), at most four times a second.
+        tokenizer: reads the text that the request's stop strings are looked for in.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Rollout:
         reserve: float,
         prefill_tokens: int,
         progress: Progress | None,
+        tokenizer: TextDecoder | None = None,
     ) -> None:
         self.request, self.decoder, self.pool, self.table = request, decoder, pool, table
         self.progress = progress
@@ -71,6 +74,8 @@ class Rollout:
         self.trace = Trace()
         self._is_stop = np.zeros(decoder.weights.embed_VE.shape[0], dtype=np.bool_)
         self._is_stop[list(request.eos_token_ids)] = True
+        self._strings = StopStrings(request.stop, tokenizer) if request.stop and tokenizer is not None else None
+        self._stopped: set[int] = set()  # sequences ended by a stop string
         self._budgets = np.array(table.schedule.table, dtype=np.int64)
         # Per slot: the token to feed next, the random stream, and the length at which the sequence must end.
         self._token = np.zeros(max_batch, dtype=np.int64)
@@ -89,7 +94,7 @@ class Rollout:
                 admitted = True
                 self._prefill(admission.prompts)
                 self._first_tokens(admission)
-            slots = self.scheduler.plan()
+            slots = self._plan()
             if slots.size:
                 self._decode(slots)
             elif not admitted:
@@ -98,6 +103,10 @@ class Rollout:
         self._report(final=True)
         completions = [self._completion(rows) for rows in self.trace.sequences()]
         return completions, self._stats(time.perf_counter() - start)
+
+    def _plan(self) -> IntArray:
+        """Slots of the next decode step."""
+        return self.scheduler.plan()
 
     def _prefill(self, groups: Sequence[Group]) -> None:
         if not groups:
@@ -137,22 +146,25 @@ class Rollout:
         self._draw(slots, torch.stack(hidden), None)
 
     def _decode(self, slots: IntArray) -> None:
-        rows = self._rows_of(slots)
+        """One token more for each of ``slots``."""
+        rows = self._rows_of(slots, self._token[slots], self.scheduler.cached[slots])
         page_bits: list[Tensor] | None = [] if "page_sets" in self.request.record else None
-        hidden_BE = self.decoder.step(rows, self.pool, page_bits)
-        self._steps += 1
-        self._rows += slots.size
-        self._max_rows = max(self._max_rows, slots.size)
-        self._draw(slots, hidden_BE, page_bits)
+        self._draw(slots, self._step(self.decoder, rows, slots.size, page_bits), page_bits)
 
-    def _rows_of(self, slots: IntArray) -> DecodeRows:
-        """The batch of a decode step, padded."""
+    def _step(self, decoder: Decoder, rows: DecodeRows, count: int, page_bits: list[Tensor] | None = None) -> Tensor:
+        """One forward pass over ``count`` rows and padding, counted."""
+        self._steps += 1
+        self._rows += count
+        self._max_rows = max(self._max_rows, count)
+        return decoder.step(rows, self.pool, page_bits)
+
+    def _rows_of(self, slots: IntArray, token: IntArray, cached: IntArray, sparse: bool = True) -> DecodeRows:
+        """The batch of a decode step, padded: ``token`` of each of ``slots``, the last of ``cached`` tokens."""
         count, page_size = slots.size, self.pool.page_size
-        cached = self.scheduler.cached[slots]
         position = cached - 1
         packed = np.zeros((5, padded_rows(count)), dtype=np.int64)
         packed[2, count:] = -1
-        packed[0, :count] = self._token[slots]
+        packed[0, :count] = token
         packed[1, :count] = position
         packed[2, :count] = self.scheduler.page_table[slots, position // page_size]
         packed[3, :count] = position % page_size
@@ -160,13 +172,16 @@ class Rollout:
         width = -(-int(cached.max()) // page_size)
         page_table = np.zeros((packed.shape[1], width), dtype=np.int32)
         page_table[:count] = self.scheduler.page_table[slots, :width]
-        token_B, position_B, page_B, offset_B, cached_B = self._to_device(packed)
-        choice = self._choice(cached, cached_B)
+        token_B, position_B, page_B, offset_B, wide_B = self._to_device(packed)
+        cached_B = wide_B.int()  # as the kernels of all layers take it
+        choice = self._choice(cached, cached_B, sparse)
         return DecodeRows(token_B, position_B, page_B, offset_B, cached_B, self._to_device(page_table), choice)
 
-    def _choice(self, cached: IntArray, cached_B: Tensor) -> Choice | None:
+    def _choice(self, cached: IntArray, cached_B: Tensor, sparse: bool) -> Choice | None:
         """Counts what this step reads; None when that is everything."""
         pages, read = self._pages(cached)
+        if not sparse:
+            read = pages
         skipped = int((pages - read).sum()) * self.pool.page_size
         self._cached += int(cached.sum())
         self._read += int(cached.sum()) - skipped  # the last page, full or not, is always among those read
@@ -182,24 +197,46 @@ class Rollout:
         bins = np.minimum(pages * schedule.page_size // schedule.bin_tokens, schedule.num_bins - 1)
         return pages, np.minimum(pages, self._budgets[bins] + schedule.reserved)
 
+    def _pages_read(self, cached: IntArray) -> IntArray:
+        """Pages that the queries which gave the tokens read in a sparse layer."""
+        return self._pages(cached)[1]
+
     def _draw(self, slots: IntArray, hidden_BE: Tensor, page_bits: list[Tensor] | None) -> None:
         """Draw the next token of each slot, keep it, and end the sequences that are complete."""
         count = slots.size
-        numbers = np.zeros((2, hidden_BE.shape[0]), dtype=np.int64)
-        numbers[:, :count] = self._stream[slots], self.scheduler.cached[slots]
-        stream_B, index_B = self._to_device(numbers)
-        drawn = sample(self.decoder.logits(hidden_BE), uniforms(stream_B, index_B), self.request.sampling, self.topk)
+        uniform_B = self._uniforms(self._stream[slots], self.scheduler.cached[slots], hidden_BE.shape[0])
+        drawn = sample(self.decoder.logits(hidden_BE), uniform_B, self.request.sampling, self.topk)
         fields = self._fields(drawn, hidden_BE, page_bits, count)
-        token, logprob = fields["token"].numpy(), fields["logprob"].numpy()
-        if np.isnan(logprob).any():
-            self._refuse_nan(slots[np.isnan(logprob)])
+        self._refuse_nan(slots, self.scheduler.cached[slots], fields["logprob"])
         self.trace.add(self.scheduler.sequence[slots], fields)
         self._tokens += count
+        token = fields["token"].numpy()
         self._token[slots] = token
-        over = self.scheduler.cached[slots] + 1 >= self._limit[slots]
-        ended = slots[over | self._is_stop[token]]
-        self._ended += ended.size
-        self.scheduler.finish(ended.tolist())
+        self._finish(slots[self._ends(slots, self.scheduler.cached[slots], token)])
+
+    def _uniforms(self, stream: IntArray, index: IntArray, rows: int) -> Tensor:
+        """[rows] random numbers of the tokens for place ``index`` of their sequences, padded."""
+        numbers = np.zeros((2, rows), dtype=np.int64)
+        numbers[:, : stream.size] = stream, index
+        stream_B, index_B = self._to_device(numbers)
+        return uniforms(stream_B, index_B)
+
+    def _ends(self, slots: IntArray, index: IntArray, token: IntArray) -> NDArray[np.bool_]:
+        """Which of the slots end with these tokens, drawn for place ``index`` of their sequences."""
+        ends = (index + 1 >= self._limit[slots]) | self._is_stop[token]
+        if self._strings is not None:
+            for row, sequence in enumerate(self.scheduler.sequence[slots].tolist()):
+                if self._strings.push(sequence, int(token[row])):
+                    self._stopped.add(sequence)
+                    ends[row] = True
+        return ends
+
+    def _finish(self, slots: IntArray) -> None:
+        self._ended += slots.size
+        if self._strings is not None:
+            for sequence in self.scheduler.sequence[slots].tolist():
+                self._strings.drop(sequence)
+        self.scheduler.finish(slots.tolist())
 
     def _fields(
         self, drawn: Sampled, hidden_BE: Tensor, page_bits: list[Tensor] | None, count: int
@@ -224,12 +261,16 @@ class Rollout:
             stacked[..., : bits.shape[-1]] = bits
         return stacked
 
-    def _refuse_nan(self, slots: IntArray) -> None:
-        sequence = int(self.scheduler.sequence[slots[0]])
+    def _refuse_nan(self, slots: IntArray, index: IntArray, logprob: Tensor) -> None:
+        """Stop at the first token without a probability; ``index`` is its place in its sequence."""
+        bad = np.flatnonzero(np.isnan(logprob.numpy()))
+        if not bad.size:
+            return
+        sequence = int(self.scheduler.sequence[slots[bad[0]]])
         prompt, sample_index = divmod(sequence, self.request.samples)
-        index = int(self.scheduler.cached[slots[0]]) - len(self.request.prompts[prompt])
         raise FloatingPointError(
-            f"prompt {prompt}, sample {sample_index}, response token {index}: the logits are NaN or infinite; the "
+            f"prompt {prompt}, sample {sample_index}, response token "
+            f"{int(index[bad[0]]) - len(self.request.prompts[prompt])}: the logits are NaN or infinite; the "
             "weights or the cache hold non-finite values"
         )
 
@@ -237,8 +278,9 @@ class Rollout:
         prompt, sample_index = divmod(rows.sequence, self.request.samples)
         token_ids: list[int] = rows.fields["token"].tolist()
         decoded = len(self.request.prompts[prompt]) + np.arange(1, len(token_ids))
-        pages_read = np.concatenate((np.zeros(1, dtype=np.int64), self._pages(decoded)[1]))
-        reason: FinishReason = "stop" if token_ids[-1] in self.request.eos_token_ids else "length"
+        pages_read = np.concatenate((np.zeros(1, dtype=np.int64), self._pages_read(decoded)))
+        stopped = token_ids[-1] in self.request.eos_token_ids or rows.sequence in self._stopped
+        reason: FinishReason = "stop" if stopped else "length"
         page_sets = rows.fields.get("page_sets")
         return Completion(
             token_ids=token_ids,

@@ -1,11 +1,17 @@
 """How much memory a rollout needs, before it runs: from shapes alone.
 
-The cache is exact. What a forward pass holds at its peak is counted from the decoder's code. In the MLP of a layer the
-residual stream before and after attention, its norm and the result (4 E), query, key, value and attention output
-(2 H D + 2 K D), and two inner activations (2 I) exist at once. While query and key of the next layer are rotated, the
-residual stream and its norm (2 E), those four of the layer before, the three projections (H D + 2 K D) and the
-rotation's own results (H D + 3 K D) do. Drawing a token holds logits, log-probabilities and probabilities in fp32.
-Freed memory that an allocator keeps is not counted; after large prefills on a CPU it can be half of ``working``.
+The cache is exact. What a forward pass holds at its peak is counted from the decoder's code, per token:
+- always: the residual stream, query, key and value (E + H D + 2 K D), for all tokens of a prefill;
+- projecting, for a chunk of its tokens: cosine and sine (2 D), norm, the three projections, and what a rotation holds
+  besides (E + H D + 2 K D, then 3 H D for the query or H D + 3 K D for the key);
+- attending, for one prompt: keys and values for every query head, and the result (3 H D);
+- finishing a layer, for a chunk: the new residual stream and its norm (2 E), then two inner activations (2 I) or one
+  and the output before and after it is added (2 E + I).
+Drawing a token holds logits, log-probabilities and probabilities in fp32, the scaled logits at a temperature, and the
+probabilities once more where blocks of the inverse CDF do not divide the vocabulary. A check of drafts holds logits and
+probabilities of its rows, the probabilities of all drafts, and those of the tokens that follow; then logits and
+log-probabilities of what is kept. The tables of cosine and sine take 2 D per token of the longest sequence.
+Freed memory that an allocator keeps, and the branches of an adapter, are not counted.
 """
 
 from dataclasses import dataclass, fields
@@ -14,6 +20,8 @@ from torch import nn
 
 from sparrow.models.adapter import base_model
 from sparrow.models.architecture import Architecture, from_config
+from sparrow.rollout.decoder import PREFILL_ROWS, padded_rows
+from sparrow.rollout.sampler import CDF_BLOCK
 
 FLOAT = 4
 """Bytes of fp32, in which logits are kept."""
@@ -62,17 +70,31 @@ def landmark_bytes(sizes: Architecture, pages: int, width: int, sparse_layers: i
     return sparse_layers * pages * width * sizes.kv_heads * sizes.head_dim * element
 
 
-def forward_bytes(sizes: Architecture, rows: int, element: int) -> int:
-    """Most that a forward pass of ``rows`` tokens holds besides cache and weights."""
-    states = 2 * (sizes.heads + sizes.kv_heads) * sizes.head_dim
-    mlp = 4 * sizes.hidden + states + 2 * sizes.intermediate
-    rotation = 2 * sizes.hidden + states + (2 * sizes.heads + 5 * sizes.kv_heads) * sizes.head_dim
-    return rows * max(mlp, rotation) * element
+def forward_bytes(sizes: Architecture, rows: int, longest: int, element: int) -> int:
+    """Most that a forward pass of ``rows`` tokens, ``longest`` of one prompt, holds besides cache and weights."""
+    query, key = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+    state = sizes.hidden + query + 2 * key
+    project = 2 * sizes.head_dim + state + max(3 * query, query + 3 * key)
+    finish = 2 * sizes.hidden + max(2 * sizes.intermediate, 2 * sizes.hidden + sizes.intermediate)
+    chunk = min(rows, PREFILL_ROWS)
+    return element * (rows * state + max(chunk * project, longest * 3 * query, chunk * finish))
 
 
-def draw_bytes(sizes: Architecture, rows: int) -> int:
-    """Most that drawing a token per row holds, without top-k, top-p and min-p."""
-    return LOGIT_COPIES * rows * sizes.vocab * FLOAT
+def draw_bytes(sizes: Architecture, sequences: int, *, draft_tokens: int = 0, scaled: bool = False) -> int:
+    """Most that drawing holds, without top-k, top-p and min-p.
+
+    Args:
+        sizes: of the model.
+        sequences: drawn for at a time.
+        draft_tokens: tokens of a draft; 0 without drafts.
+        scaled: whether logits are divided by a temperature.
+    """
+    rows, check = padded_rows(sequences), padded_rows(sequences * (draft_tokens + 1))
+    padded = sizes.vocab > CDF_BLOCK and sizes.vocab % CDF_BLOCK > 0
+    held = (LOGIT_COPIES + scaled + padded) * rows
+    if draft_tokens:
+        held = max(2 * check + (draft_tokens + 1 + padded) * rows, (LOGIT_COPIES + scaled) * check)
+    return held * sizes.vocab * FLOAT
 
 
 def copy_bytes(sizes: Architecture, own: int, element: int, head: int) -> int:
@@ -93,8 +115,12 @@ def predict(
     page_size: int,
     sparse_layers: int,
     width: int,
-    rows: int,
+    sequences: int,
+    draft_tokens: int,
+    scaled: bool,
     prefill: int,
+    longest: int,
+    max_tokens: int,
     recorded: int,
 ) -> RolloutMemory:
     """Memory of a rollout of a loaded model.
@@ -107,17 +133,23 @@ def predict(
         page_size: P.
         sparse_layers: layers with landmarks.
         width: W.
-        rows: rows of a decode step, padding included.
+        sequences: decoded at a time.
+        draft_tokens: tokens of a draft; 0 without drafts.
+        scaled: whether logits are divided by a temperature.
         prefill: most tokens of one prefill.
+        longest: tokens of the longest prompt.
+        max_tokens: longest sequence.
         recorded: tokens whose hidden states are recorded.
     """
     sizes = from_config(base_model(model).config)
-    forward = forward_bytes(sizes, max(rows, prefill), element)
+    rows = padded_rows(sequences * (draft_tokens + 1))
+    forward = max(forward_bytes(sizes, prefill, longest, element), forward_bytes(sizes, rows, 0, element))
+    draw = draw_bytes(sizes, sequences, draft_tokens=draft_tokens, scaled=scaled)
     return RolloutMemory(
         parameters=sum(parameter.nbytes for parameter in model.parameters()),
         copies=copies,
         pages=page_bytes(sizes, pages, page_size, element),
         landmarks=landmark_bytes(sizes, pages, width, sparse_layers, element),
-        working=max(forward, draw_bytes(sizes, rows)),
+        working=max(forward, draw) + 2 * max_tokens * sizes.head_dim * element,
         recorded=RECORD_COPIES * recorded * sizes.hidden * element,
     )

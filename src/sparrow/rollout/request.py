@@ -11,7 +11,7 @@ RECORDS = ("topk", "hidden", "page_sets")
 
 @dataclass(frozen=True)
 class Request:
-    """Arguments of one ``generate`` call."""
+    """Arguments of one ``generate`` call; ``stop`` are strings that end a response."""
 
     prompts: Sequence[Sequence[int]]
     prompt_keys: Sequence[int]
@@ -23,6 +23,7 @@ class Request:
     eos_token_ids: frozenset[int]
     adapter: bool
     record: frozenset[str]
+    stop: tuple[str, ...] = ()
 
     @property
     def sequences(self) -> int:
@@ -37,7 +38,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the engine can do. ``pool_pages`` is None when the pool grows with the request."""
+    """What the engine can do. ``pool_pages`` is None when the pool grows with the request.
+
+    ``draft_tokens`` is 0 unless the engine speculates; ``reads_text`` is whether there is a tokenizer.
+    """
 
     vocab: int
     context: int
@@ -45,6 +49,8 @@ class Limits:
     pool_pages: int | None
     topk: int
     has_adapter: bool
+    draft_tokens: int
+    reads_text: bool
 
 
 def check_request(request: Request, limits: Limits) -> None:
@@ -52,13 +58,15 @@ def check_request(request: Request, limits: Limits) -> None:
 
     Raises:
         ValueError: an argument out of range, an empty or too long prompt, a token id outside the vocabulary, keys that
-            are repeated or do not match the prompts, or a sequence that can never fit in the cache.
+            are repeated or do not match the prompts, stop strings that are empty or that nothing could read, or a
+            sequence that can never fit in the cache.
         KeyError: an unknown record.
     """
     for key, value in (("n", request.samples), ("max_new_tokens", request.max_new_tokens)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{key}={value!r}: must be a whole number, 1 or more")
     _check_records(request, limits)
+    _check_stop(request, limits)
     _check_keys(request)
     for index, token_ids in enumerate(request.prompts):
         _check_prompt(index, token_ids, request, limits)
@@ -75,6 +83,19 @@ def _check_records(request: Request, limits: Limits) -> None:
             raise KeyError(f"record holds {name!r}: must be some of {', '.join(RECORDS)}")
     if "topk" in request.record and limits.topk < 1:
         raise ValueError(f"record holds 'topk', but the engine was made with topk={limits.topk}: must be 1 or more")
+    if "page_sets" in request.record and limits.draft_tokens:
+        raise ValueError(
+            f"record holds 'page_sets' with draft_tokens={limits.draft_tokens}: a lossless rollout samples from the "
+            "dense policy, which reads every page; record page sets with draft_tokens=0"
+        )
+
+
+def _check_stop(request: Request, limits: Limits) -> None:
+    for string in request.stop:
+        if not isinstance(string, str) or not string:
+            raise ValueError(f"stop holds {string!r}: must be texts of at least 1 character")
+    if request.stop and not limits.reads_text:
+        raise ValueError("stop strings need a tokenizer: give tokenizer= to generate or to the engine")
 
 
 def _check_keys(request: Request) -> None:

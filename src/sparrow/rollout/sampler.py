@@ -8,14 +8,17 @@ probability zero is never drawn.
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 _MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: the increment of splitmix64
 _MIX1, _MIX2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # its two multipliers
-_BLOCK = 256
+CDF_BLOCK = 256
+"""Tokens of a block of the inverse CDF."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,10 @@ class SamplingParams:
         """Whether any token can be ruled out."""
         return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
+    def scaled(self, logits_BV: Tensor) -> Tensor:
+        """Logits at the temperature; at temperature 1 for greedy."""
+        return logits_BV if self.temperature in (0.0, 1.0) else logits_BV / self.temperature
+
 
 @dataclass(frozen=True)
 class Sampled:
@@ -69,6 +76,16 @@ def stream_of(seed: int, step: int, prompt_key: int, sample: int) -> int:
     for part in (seed, step, prompt_key, sample):
         state = _mix((state + _GOLDEN + part) & _MASK64)
     return _signed(state)
+
+
+def substream_of(stream_B: NDArray[np.int64], purpose: int) -> NDArray[np.int64]:
+    """Streams for another purpose than drawing the token itself: the hash goes one part further.
+
+    Args:
+        stream_B: [B] from :func:`stream_of`.
+        purpose: whole number above 0, one per purpose.
+    """
+    return np.array([_signed(_mix((stream + _GOLDEN + purpose) & _MASK64)) for stream in stream_B.tolist()], np.int64)
 
 
 def uniforms(stream_B: Tensor, position_B: Tensor) -> Tensor:
@@ -98,7 +115,7 @@ def sample(logits_BV: Tensor, uniform_B: Tensor, params: SamplingParams, topk: i
         topk: C, candidates to record of the distribution before top-k, top-p and min-p.
     """
     greedy = params.temperature == 0.0
-    scaled_BV = logits_BV if greedy or params.temperature == 1.0 else logits_BV / params.temperature
+    scaled_BV = params.scaled(logits_BV)
     logprobs_BV = torch.log_softmax(scaled_BV, dim=-1)
     if greedy:
         token_B = logits_BV.argmax(dim=-1)
@@ -112,6 +129,19 @@ def sample(logits_BV: Tensor, uniform_B: Tensor, params: SamplingParams, topk: i
         return Sampled(token_B, logprob_B, None, None)
     best = logprobs_BV.topk(topk, dim=-1)
     return Sampled(token_B, logprob_B, best.indices, best.values)
+
+
+def distribution(logits_BV: Tensor, params: SamplingParams) -> Tensor:
+    """[B, V] probabilities that :func:`sample` draws by, normalised; for greedy all of it is on the best token."""
+    if params.temperature == 0.0:
+        best_B1 = logits_BV.argmax(dim=-1, keepdim=True)
+        one_B1 = logits_BV.gather(1, best_B1) * 0 + 1  # NaN stays NaN
+        return torch.zeros_like(logits_BV).scatter_(1, best_B1, one_B1)
+    probs_BV = torch.softmax(params.scaled(logits_BV), dim=-1)
+    if not params.filters:
+        return probs_BV
+    kept_BV = filter_probs(probs_BV, params)
+    return kept_BV / kept_BV.sum(dim=-1, keepdim=True)
 
 
 def filter_probs(probs_BV: Tensor, params: SamplingParams) -> Tensor:
@@ -146,10 +176,10 @@ def invert_cdf(probs_BV: Tensor, uniform_B: Tensor) -> Tensor:
         [B] int64.
     """
     vocab = probs_BV.shape[1]
-    if vocab <= _BLOCK:
+    if vocab <= CDF_BLOCK:
         ends_BV = probs_BV.cumsum(dim=-1, dtype=torch.float64)
         return _first_above(ends_BV, uniform_B.unsqueeze(1) * ends_BV[:, -1:], probs_BV).squeeze(1)
-    width = _BLOCK
+    width = CDF_BLOCK
     blocks_BNX = F.pad(probs_BV, (0, -vocab % width)).view(len(probs_BV), -1, width)
     sums_BN = blocks_BNX.sum(dim=-1, dtype=torch.float64)
     ends_BN = sums_BN.cumsum(dim=-1)

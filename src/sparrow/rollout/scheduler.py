@@ -113,34 +113,58 @@ class Scheduler:
                 self._waiting.popleft()
         return admission if admission.slots else None
 
-    def plan(self) -> IntArray:
-        """Slots that take part in the next decode step, oldest first, each with a page for its new token."""
+    def plan(self, tokens: IntArray | None = None) -> IntArray:
+        """Slots that take part in the next decode step, oldest first, with room for their new tokens.
+
+        Args:
+            tokens: how many each slot is about to cache; None: one each. They must stay within its greatest length.
+        """
         order = self._order
         if order.size == 0:
             return order
-        grows = self.cached[order] % self.pool.page_size == 0
+        new = 1 if tokens is None else tokens[order]
+        grows = self._pages(self.cached[order] + new) - self._pages(self.cached[order])
         if grows.any():
             granted = self._grant(order, grows)
             self.paused += int(order.size - granted.sum())
             self._stalled = not granted.all()
-            self._give_pages(order[granted & grows])
+            self._give_pages(order[granted], grows[granted])
             order = order[granted]
         else:
             self._stalled = False
-        self.cached[order] += 1
+        self.cached[order] += 1 if tokens is None else tokens[order]
         return order
+
+    def rewind(self, slots: IntArray, cached: IntArray) -> None:
+        """Take back planned tokens: ``cached`` is what remains of each slot. Pages that empty are free again.
+
+        What was written to the slots behind ``cached`` stays in the pages that remain, landmarks included. Nothing
+        reads it: attention stops at ``cached``, a page is scored only when full, and whoever fills it writes every one
+        of these slots and then its landmark anew.
+        """
+        before, after = self._pages(self.cached[slots]), self._pages(cached)
+        for row in np.flatnonzero(before > after):
+            slot = slots[row]
+            self.pool.release(self.page_table[slot, after[row] : before[row]].tolist())
+            self._held[slot] -= before[row] - after[row]
+            self._growth[slot] += before[row] - after[row]
+        self.cached[slots] = cached
 
     def finish(self, slots: Sequence[int]) -> None:
         """Free the slots and pages of sequences that have ended."""
         if not slots:
             return
         for slot in slots:
-            pages = -(-int(self.cached[slot]) // self.pool.page_size)
+            pages = self._pages(self.cached[slot : slot + 1])[0]
             self.pool.release(self.page_table[slot, :pages].tolist())
             self.sequence[slot] = -1
             self._free_slots.append(slot)
         self._order = self._order[~np.isin(self._order, slots)]
         self._stalled = False
+
+    def _pages(self, cached: IntArray) -> IntArray:
+        """Pages that hold ``cached`` tokens."""
+        return -(-cached // self.pool.page_size)
 
     def _most_pages(self, group: Group) -> int:
         """Pages a sample comes to at its greatest length. The last token is drawn but never cached."""
@@ -190,27 +214,32 @@ class Scheduler:
         admission.slots.append(slot)
         admission.groups.append(group)
 
-    def _grant(self, order: IntArray, grows: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which of the slots in ``order`` may run: those that need no page, and those that get one."""
+    def _grant(self, order: IntArray, grows: IntArray) -> NDArray[np.bool_]:
+        """Which of the slots in ``order`` may run: those that need no page, and those that get all they need."""
         growth, held, free = self._growth[order], self._held[order], self.pool.num_free
         if _is_safe(free - int(grows.sum()), growth - grows, held + grows):
-            return np.ones_like(grows)
-        granted = ~grows
+            return np.ones(order.size, dtype=np.bool_)
+        granted: NDArray[np.bool_] = grows == 0
         for row in np.flatnonzero(grows):
-            growth[row] -= 1
-            held[row] += 1
-            if _is_safe(free - 1, growth, held):
+            wanted = int(grows[row])
+            growth[row] -= wanted
+            held[row] += wanted
+            if _is_safe(free - wanted, growth, held):
                 granted[row] = True
-                free -= 1
+                free -= wanted
             else:
-                growth[row] += 1
-                held[row] -= 1
+                growth[row] += wanted
+                held[row] -= wanted
         return granted
 
-    def _give_pages(self, slots: IntArray) -> None:
-        self.page_table[slots, self.cached[slots] // self.pool.page_size] = self.pool.take(slots.size)
-        self._held[slots] += 1
-        self._growth[slots] -= 1
+    def _give_pages(self, slots: IntArray, counts: IntArray) -> None:
+        """``counts`` further pages to each of ``slots``."""
+        total = int(counts.sum())
+        index = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)  # 0, 1, ... within each slot
+        page = np.repeat(self._pages(self.cached[slots]), counts) + index
+        self.page_table[np.repeat(slots, counts), page] = self.pool.take(total)
+        self._held[slots] += counts
+        self._growth[slots] -= counts
 
 
 def _is_safe(free: int, growth: IntArray, held: IntArray) -> bool:
