@@ -205,7 +205,7 @@ def test_jackpot_with_a_scale_needs_its_own_overlap():
 
 
 @pytest.mark.parametrize(
-    "rule", [BatchNormalized(TokenTIS()), Jackpot(), Chain([Jackpot(), BatchNormalized(IcePop())])]
+    "rule", [BatchNormalized(TokenTIS()), Jackpot(), Chain([Jackpot(), BatchNormalized(TailWeight())])]
 )
 def test_totals_make_a_split_equal_the_whole(rule, make_inputs):
     whole = make_inputs()
@@ -235,6 +235,9 @@ def test_sequence_weight_of_a_long_trace_stays_finite():
         (lambda: SequenceReject(reduce="median"), r"reduce is 'median'; allowed: mean, sum, max"),
         (lambda: TailMask(threshold=1.5), r"threshold is 1\.5"),
         (lambda: Jackpot(clip=0.5), r"clip=0\.5"),
+        (lambda: Chain([Bypass(), TokenTIS()]), r"Bypass and TokenTIS both answer for the gap .* corrected twice"),
+        (lambda: Chain([IcePop(), SequenceTIS()]), r"IcePop and SequenceTIS both answer for the gap"),
+        (lambda: Chain([BatchNormalized(TokenTIS()), Jackpot()]), r"BatchNormalized and Jackpot both"),
         (lambda: Chain([]), r"Chain\.rules is empty"),
         (lambda: BatchNormalized(Jackpot()), r"BatchNormalized cannot wrap Jackpot"),
     ],

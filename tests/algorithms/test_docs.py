@@ -3,11 +3,14 @@
 import dataclasses
 import doctest
 import inspect
+import re
 from pathlib import Path
 
 import pytest
 
 from sparrow.algorithms import advantages, aggregation, corrections, divergences, losses
+from sparrow.modules import ReferenceSettings, RolloutSettings
+from sparrow.modules.reference import ESTIMATORS, KINDS
 
 FILE = Path(__file__).parents[2] / "docs" / "algorithms.md"
 PAGE = FILE.read_text(encoding="utf-8")
@@ -53,3 +56,15 @@ def test_the_call_is_spelled_as_in_the_page():
     assert call(losses.ppo_clip) == "ppo_clip(clip_low=0.2, clip_high=0.28, dual_clip=3.0)"
     assert call(corrections.TokenReject) == "TokenReject(high, measure='k3')"
     assert call(aggregation.token_sum_constant) == "token_sum_constant(length)"
+
+
+def test_keys_of_the_step_are_those_of_the_settings():
+    reference, rollout = ReferenceSettings(), RolloutSettings()
+    shown = re.findall(r"`reference\.(\w+)=([\d.]+)`", PAGE)
+    assert dict(shown).keys() == {"top_k", "coefficient"}
+    assert all(float(value) == getattr(reference, key) for key, value in shown)
+    assert all(f"`{name}`" in PAGE for name in ESTIMATORS)
+    assert all(f"`{name.replace('_', '-')}`" in PAGE or f"`reference={name}`" in PAGE for name in KINDS)
+    assert rollout.max_tries == int(re.search(r"`max_tries=(\d+)`", PAGE)[1])
+    assert (rollout.oversample, rollout.filter_groups, rollout.refresh_every) == (1, False, 1), "off by default"
+    assert set(re.findall(r"`rollout\.(\w+)", PAGE)) <= vars(rollout).keys()

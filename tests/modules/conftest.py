@@ -13,10 +13,10 @@ from sparrow.schedule import BudgetSchedule
 PROMPTS = [[1, 2, 3, 4, 5], [6, 7, 8]]
 
 
-def small_model(seed: int = 0) -> PreTrainedModel:
+def small_model(seed: int = 0, vocab_size: int = 13) -> PreTrainedModel:
     torch.manual_seed(seed)
     config = Qwen3Config(
-        vocab_size=13,
+        vocab_size=vocab_size,
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=2,

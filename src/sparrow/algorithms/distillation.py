@@ -1,6 +1,7 @@
 """How far the sparse actor is from the dense policy, token by token: the divergences that an adapter is distilled with.
 
 The actor is the one that learns (policy), the dense policy the target; the target and the head take no gradient. The
+same objects measure a policy against its reference (`sparrow.modules.reference`); its head then takes one. The
 formulas are those of `sparrow.algorithms.divergences`; here they meet hidden states, in chunks: the logits of both
 sides exist for one chunk of tokens at a time, and their gradient is taken while they do, so nothing is made twice.
 """
@@ -11,11 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from sparrow.algorithms import divergences
 
@@ -41,6 +43,7 @@ class TokenPair:
         target_head_VE: LM head that the dense policy had with these hidden states; the same tensor as a rule.
         temperature: divides the logits of both sides.
         threshold: the 1 - alpha above which the worst share of the whole batch lies; None where none is asked for.
+        train_head: the policy's head takes a gradient too: the policy is the one that trains, not an adapter on it.
     """
 
     policy_logprobs_X: Tensor
@@ -51,6 +54,7 @@ class TokenPair:
     target_head_VE: Tensor
     temperature: float = 1.0
     threshold: float | None = None
+    train_head: bool = False
 
 
 class Distillation(ABC):
@@ -173,9 +177,27 @@ def over_chunks(pair: TokenPair, of: Callable[[Tensor, Tensor], Tensor], chunk_t
         shape = None if target_XE is None else tuple(target_XE.shape)
         raise ValueError(f"target_hidden_XE is {shape}; policy_hidden_XE asks for {tuple(pair.policy_hidden_XE.shape)}")
     chunk = chunk_tokens or max(1, CHUNK_LOGITS // pair.head_VE.shape[0])
+    if pair.train_head:
+        return _with_head(pair, target_XE.detach(), of, chunk)
     heads = pair.head_VE.detach(), pair.target_head_VE.detach()
     value_X: Tensor = _PerToken.apply(pair.policy_hidden_XE, target_XE.detach(), heads, of, chunk)  # type: ignore[no-untyped-call]
     return value_X
+
+
+def _with_head(pair: TokenPair, target_XE: Tensor, of: Callable[[Tensor, Tensor], Tensor], chunk: int) -> Tensor:
+    """The same with a gradient for the head: a token's share is known only in backward, so logits are made twice."""
+    target_head_VE = pair.target_head_VE.detach()
+
+    def part(policy_XE: Tensor, head_VE: Tensor, other_XE: Tensor) -> Tensor:
+        return of(_logits(policy_XE, head_VE), _logits(other_XE, target_head_VE))
+
+    starts = range(0, max(len(target_XE), 1), chunk)
+    cuts = [slice(start, start + chunk) for start in starts]
+    values = [
+        checkpoint(part, pair.policy_hidden_XE[rows], pair.head_VE, target_XE[rows], use_reentrant=False)
+        for rows in cuts
+    ]
+    return torch.cat(cast(list[Tensor], values))
 
 
 class _PerToken(torch.autograd.Function):

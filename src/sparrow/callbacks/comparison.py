@@ -73,6 +73,7 @@ def _engine(module: DensePolicy, schedule: BudgetSchedule | None) -> RolloutEngi
         page_score=settings.page_score,
         max_batch=settings.max_batch,
         max_cached_tokens=settings.max_cached_tokens,
+        draft_tokens=0 if schedule is None else settings.draft_tokens,
     )
 
 

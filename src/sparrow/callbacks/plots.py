@@ -41,7 +41,8 @@ def _reward(ax: Axes, history: History) -> None:
     _line(ax, history, "critic/score/mean", "mean reward")
     _line(ax, history, "rewards/outcome/correct", "share correct")
     ax.set(xlabel="RL step", ylabel="reward", title="Reward of sparse rollouts")
-    ax.legend()
+    if ax.lines:  # a supervised stage has no rewards
+        ax.legend()
 
 
 def _tail(ax: Axes, history: History, schedule: BudgetSchedule) -> None:

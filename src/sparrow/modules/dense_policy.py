@@ -11,22 +11,29 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler, OptimizerLRSchedulerConfig
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from sparrow.algorithms import Metrics, add_metrics
+from sparrow.algorithms.objective import Penalty
+from sparrow.modules.compatibility import check_together
 from sparrow.modules.experience import Experience
 from sparrow.modules.gradients import all_reduce_gradients, clip_gradients, without_reducer
 from sparrow.modules.microbatches import microbatches, minibatches
 from sparrow.modules.non_finite import check_finite
-from sparrow.modules.passes import dense_pass
+from sparrow.modules.passes import dense_pass, head_weight, hidden_states, predicting
 from sparrow.modules.recipe import Plan, Recipe
-from sparrow.modules.scoring import Scores, merge, score
+from sparrow.modules.reference import Reference, ReferenceSettings, Side
+from sparrow.modules.scoring import Scores, merge, scatter, score_states
 from sparrow.modules.settings import RolloutSettings, UpdateSettings, rate_factor
+from sparrow.modules.snapshot import Snapshot
 from sparrow.modules.stopwatch import Stopwatch
 from sparrow.schedule import BudgetSchedule
+
+HELD = "sparrow/actor"
+"""Name of the actor's held weights in a checkpoint."""
 
 
 class DensePolicy(lightning.LightningModule):
@@ -39,6 +46,7 @@ class DensePolicy(lightning.LightningModule):
         optimizer: builds the optimizer from parameters.
         rollout: how the actor samples.
         update: how a rollout becomes optimizer steps.
+        reference: the policy that this one is held to, if any.
 
     Attributes:
         scores: of the last step's rollout, under the weights that sampled it.
@@ -58,9 +66,13 @@ class DensePolicy(lightning.LightningModule):
         optimizer: Callable[[Iterable[Parameter]], Optimizer],
         rollout: RolloutSettings,
         update: UpdateSettings,
+        reference: ReferenceSettings | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
+        check_together(recipe, rollout, reference or ReferenceSettings())
+        self.reference = Reference(reference or ReferenceSettings(), model)
+        self.held = Snapshot(model) if rollout.refresh_every > 1 else None
         self.model = model.train()
         self.schedule = schedule
         self.recipe = recipe
@@ -72,6 +84,21 @@ class DensePolicy(lightning.LightningModule):
         self.step_started = 0.0
         self.results: dict[str, float] = {}
         self.stopwatch = Stopwatch()
+
+    @property
+    def actor(self) -> nn.Module:
+        """The model with the weights that sample: the policy itself, or what was held at the last refresh."""
+        return self.model if self.held is None else self.held.model
+
+    @property
+    def staleness(self) -> int:
+        """RL steps since the actor's weights were refreshed."""
+        return self.trainer.global_step % self.rollout.refresh_every
+
+    def refresh_actor(self) -> None:
+        """Take over the policy's weights for sampling, where this step is due to."""
+        if self.held is not None and self.staleness == 0:
+            self.held.copy_from(self.model)
 
     @property
     def record(self) -> tuple[str, ...]:
@@ -87,6 +114,32 @@ class DensePolicy(lightning.LightningModule):
         steps = self.trainer.max_steps
         scheduler = LambdaLR(optimizer, lambda step: rate_factor(step, warmup, cooldown, steps))
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    def on_fit_start(self) -> None:
+        """Bring what is held beside the policy to its device."""
+        for snapshot in (self.reference.snapshot, self.held):
+            if snapshot is not None:
+                snapshot.to(self.device)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the weights that sample, if they are not the policy's own."""
+        if self.held is not None:
+            checkpoint[HELD] = self.held.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Sample on with the weights that did.
+
+        Raises:
+            KeyError: the checkpoint is of a run whose actor was always fresh.
+        """
+        if self.held is None:
+            return
+        if HELD not in checkpoint:
+            raise KeyError(
+                f"rollout.refresh_every={self.rollout.refresh_every}: the checkpoint holds no weights of an actor: "
+                "it was written with refresh_every=1"
+            )
+        self.held.load_state_dict(checkpoint[HELD])
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         """Update the policy from one rollout; leaves ``scores`` and ``step_metrics`` for callbacks."""
@@ -105,6 +158,7 @@ class DensePolicy(lightning.LightningModule):
     def _update(self, experience: Experience, optimizer: Any) -> None:
         mask_BT = experience.mask_BT
         one_pass = self.update.single and self.update.denominator == "all" and not self.recipe.whole_batch
+        one_pass = one_pass and self.staleness == 0
         old = None if one_pass else self._score_all(experience)
         plan = self.recipe.plan(experience, old, self.update.denominator, self.trainer.global_step)
         steps = [
@@ -137,14 +191,26 @@ class DensePolicy(lightning.LightningModule):
     def _score_all(self, experience: Experience) -> Scores:
         """Score the whole rollout without gradient, under the weights that sampled it."""
         parts = []
-        with torch.no_grad(), self.stopwatch.part("old_logprobs", self.device):
+        with torch.no_grad(), self.stopwatch.part("old_logprobs", self.device), dense_pass(self.actor):
             for rows in self._micro(experience, range(len(experience))):
-                parts.append((rows, self._score(rows, experience.select(rows), sampled=True)))
+                parts.append((rows, self._score(self.actor, rows, experience.select(rows), sampled=True)[0]))
         return merge(parts, experience.tokens_BT.shape)
 
-    def _score(self, rows: list[int], micro: Experience, *, sampled: bool) -> Scores:
-        """Score the rows of a micro-batch by the dense pass; ``sampled``: first, under the weights that sampled."""
-        return score(self.model, micro, self.rollout.temperature, agreement=sampled)
+    def _score(self, model: nn.Module, rows: list[int], micro: Experience, *, sampled: bool) -> tuple[Scores, Tensor]:
+        """Score the rows of a micro-batch by the dense pass.
+
+        Args:
+            model: the policy, or its actor where that is held.
+            rows: the micro-batch's places in the rollout.
+            micro: the micro-batch.
+            sampled: the weights are those that sampled, so that alpha can be measured.
+
+        Returns:
+            Scores, and the hidden states [X, E] that they come from.
+        """
+        hidden_XE = predicting(hidden_states(model, micro.tokens_BT), micro.mask_BT)
+        scores = score_states(hidden_XE, head_weight(model), micro, self.rollout.temperature, agreement=sampled)
+        return scores, hidden_XE
 
     def _backward(
         self, experience: Experience, rows: list[int], old: Scores | None, plan: Plan
@@ -152,14 +218,45 @@ class DensePolicy(lightning.LightningModule):
         """Forward and backward over one mini-batch; yields each micro-batch with its scores and metrics."""
         for part in self._micro(experience, rows):
             micro = experience.select(part)
-            scores = self._score(part, micro, sampled=old is None)
+            scores, hidden_XE = self._score(self.model, part, micro, sampled=old is None)
             width = micro.tokens_BT.shape[1]
             sampled = scores.detach() if old is None else old.select(part, width)
             loss, metrics = self.recipe.loss_of(
-                micro, scores, sampled, plan.rows(part, width), self.update.entropy_bonus
+                micro,
+                scores,
+                sampled,
+                plan.rows(part, width),
+                self.update.entropy_bonus,
+                self._penalties(micro, scores, hidden_XE),
             )
             self.manual_backward(loss)
             yield part, scores.detach(), metrics
+
+    def _penalties(self, micro: Experience, scores: Scores, hidden_XE: Tensor) -> list[Penalty]:
+        """The distance to the reference as a term of the loss."""
+        settings = self.reference.settings
+        if not settings.in_loss:
+            return []
+        policy = Side(scores.logprobs_BT[micro.mask_BT], hidden_XE, head_weight(self.model))
+        distance_BT = scatter(self.reference.of_current(policy, micro, self.rollout.temperature), micro.mask_BT)
+        assert distance_BT is not None
+        return [Penalty("kl_loss", settings.coefficient, distance_BT)]
+
+    def reward_penalty(self, experience: Experience) -> tuple[Tensor, float]:
+        """What the reference takes off the rewards of a rollout that was just sampled.
+
+        Returns:
+            [B] the coefficient times the distance summed over each completion, and the mean distance of a token.
+        """
+        distance_BT = torch.zeros_like(experience.sparse_logprobs_BT)
+        for rows in self._micro(experience, range(len(experience))):
+            micro = experience.select(rows)
+            part_X = self.reference.of_actor(self.actor, micro, self.rollout.temperature)
+            part_BT = scatter(part_X, micro.mask_BT)
+            assert part_BT is not None
+            distance_BT[rows, : part_BT.shape[1]] = part_BT
+        mean = float(distance_BT.sum() / experience.mask_BT.sum())
+        return self.reference.settings.coefficient * distance_BT.sum(-1), mean
 
     def _prepare(self, optimizer: Any, experience: Experience, name: str) -> None:
         """Sum the gradients of one optimizer over ranks, clip and check them.

@@ -31,6 +31,7 @@ from sparrow.modules.distill_target import DenseTarget, sparse_states, worst_sha
 from sparrow.modules.experience import Experience
 from sparrow.modules.passes import head_weight, hidden_states, predicting, sparse_pass
 from sparrow.modules.recipe import Plan, Recipe
+from sparrow.modules.reference import ReferenceSettings
 from sparrow.modules.scoring import Scores, scatter, score_states
 from sparrow.modules.settings import RolloutSettings, UpdateSettings
 from sparrow.schedule import BudgetSchedule
@@ -49,9 +50,11 @@ class DistillSparse(DensePolicy):
         update: how a rollout becomes optimizer steps.
         distill: the adapter and its loss.
         divergence: the divergence of the actor from the dense policy.
+        reference: the policy that the dense one is held to, if any.
 
     Raises:
-        ValueError: the divergence looks at the worst share of tokens and ``rollout.alpha`` is not ``exact``.
+        ValueError: the divergence looks at the worst share of tokens and ``rollout.alpha`` is not ``exact``, or the
+            actor is not refreshed at every step.
     """
 
     actor_adapter = True
@@ -67,14 +70,38 @@ class DistillSparse(DensePolicy):
         update: UpdateSettings,
         distill: DistillSettings,
         divergence: Distillation,
+        reference: ReferenceSettings | None = None,
     ) -> None:
         if divergence.share is not None and rollout.alpha != "exact":
             raise ValueError(
                 f"rollout.alpha={rollout.alpha!r}: divergence.share={divergence.share} needs alpha of every token, so "
                 "it must be exact"
             )
+        if rollout.refresh_every > 1:
+            raise ValueError(
+                f"rollout.refresh_every={rollout.refresh_every} with distill.enabled=true: the adapter learns from the "
+                "dense pass under the weights that sampled, so the actor must be fresh; allowed: 1"
+            )
+        if rollout.draft_tokens:
+            raise ValueError(
+                f"rollout.draft_tokens={rollout.draft_tokens} with distill.enabled=true: the adapter learns from what "
+                "the sparse actor sampled, and drafts leave only dense samples; must be 0"
+            )
+        if rollout.source != "actor":
+            raise ValueError(
+                f"rollout.source={rollout.source!r} with distill.enabled=true: there is no actor whose adapter could "
+                "be trained; allowed: actor"
+            )
         wrapped = add_adapter(model, rank=distill.rank, alpha=distill.alpha, targets=distill.targets)
-        super().__init__(wrapped, schedule, recipe=recipe, optimizer=optimizer, rollout=rollout, update=update)
+        super().__init__(
+            wrapped,
+            schedule,
+            recipe=recipe,
+            optimizer=optimizer,
+            rollout=rollout,
+            update=update,
+            reference=reference,
+        )
         self.distill = distill
         self.divergence = divergence
         self.page_score = get_page_score(rollout.page_score)
@@ -106,12 +133,12 @@ class DistillSparse(DensePolicy):
             dense_seconds = seconds["dense_pass"] + seconds.get("old_logprobs", 0.0)
             self.step_metrics["distill/cost_ratio"] = seconds["sparse_pass"] / dense_seconds
 
-    def _score(self, rows: list[int], micro: Experience, *, sampled: bool) -> Scores:
-        hidden_XE = predicting(hidden_states(self.model, micro.tokens_BT), micro.mask_BT)
-        head_VE = head_weight(self.model)
+    def _score(self, model: nn.Module, rows: list[int], micro: Experience, *, sampled: bool) -> tuple[Scores, Tensor]:
+        hidden_XE = predicting(hidden_states(model, micro.tokens_BT), micro.mask_BT)
+        head_VE = head_weight(model)
         if sampled and self.distilling and self.divergence.needs_hidden:
             self.target.keep(rows, hidden_XE, micro.mask_BT)
-        return score_states(hidden_XE, head_VE, micro, self.rollout.temperature, agreement=sampled)
+        return score_states(hidden_XE, head_VE, micro, self.rollout.temperature, agreement=sampled), hidden_XE
 
     def _before_first_step(self, experience: Experience, scores: Scores) -> None:
         if not self.distilling:

@@ -107,16 +107,14 @@ def collect(
             )
         if not bool(torch.isfinite(completion.logprobs).all()):
             raise ValueError(f"completion {index} (prompt {completion.prompt_index}): a sampled log-prob is not finite")
-    lengths = [len(p) + len(c.token_ids) for p, c in zip(prompts, completions, strict=True)]
-    tokens_BT = torch.zeros(len(completions), max(lengths), dtype=torch.long)
-    logprobs_BT = torch.zeros(len(completions), max(lengths))
+    tokens_BT, prompt_len_B, length_B = _lay_out(prompts, [completion.token_ids for completion in completions])
+    logprobs_BT = torch.zeros(tokens_BT.shape)
     for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        tokens_BT[row, : lengths[row]] = torch.tensor([*prompt, *completion.token_ids])
-        logprobs_BT[row, len(prompt) : lengths[row]] = completion.logprobs.float()
+        logprobs_BT[row, len(prompt) : len(prompt) + len(completion.token_ids)] = completion.logprobs.float()
     return Experience(
         tokens_BT=tokens_BT,
-        prompt_len_B=torch.tensor([len(p) for p in prompts]),
-        length_B=torch.tensor(lengths),
+        prompt_len_B=prompt_len_B,
+        length_B=length_B,
         sparse_logprobs_BT=logprobs_BT,
         rewards_B=torch.tensor(list(rewards), dtype=torch.float32),
         advantages_B=advantages_B,
@@ -125,6 +123,36 @@ def collect(
         sparse_topk=_recorded_topk(completions),
         page_sets=_recorded(completions, "page_sets"),
     )
+
+
+def demonstrate(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> Experience:
+    """Lay given responses out as one padded batch of advantage 1; no actor sampled them, so its log-probs are NaN.
+
+    Args:
+        prompts: token ids.
+        responses: token ids, the stop token included.
+    """
+    tokens_BT, prompt_len_B, length_B = _lay_out(prompts, responses)
+    ones_B = torch.ones(len(responses))
+    return Experience(
+        tokens_BT=tokens_BT,
+        prompt_len_B=prompt_len_B,
+        length_B=length_B,
+        sparse_logprobs_BT=torch.full(tokens_BT.shape, torch.nan),
+        rewards_B=ones_B,
+        advantages_B=ones_B,
+        group_B=torch.arange(len(responses)),
+    )
+
+
+def _lay_out(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens [B, T], prompt lengths [B] and whole lengths [B]."""
+    rows = [[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)]
+    lengths = [len(row) for row in rows]
+    tokens_BT = torch.zeros(len(rows), max(lengths), dtype=torch.long)
+    for index, row in enumerate(rows):
+        tokens_BT[index, : len(row)] = torch.tensor(row)
+    return tokens_BT, torch.tensor([len(prompt) for prompt in prompts]), torch.tensor(lengths)
 
 
 def _recorded(completions: Sequence[Completion], name: str) -> tuple[Any, ...] | None:

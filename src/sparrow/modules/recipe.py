@@ -12,6 +12,7 @@ from sparrow.algorithms.aggregation import Counts, count
 from sparrow.algorithms.corrections import Rule
 from sparrow.algorithms.losses import ChoosingLoss
 from sparrow.algorithms.objective import Denominator, Penalty, counted, policy_objective
+from sparrow.modules.compatibility import check_recipe
 from sparrow.modules.experience import Experience
 from sparrow.modules.gradients import global_sum
 from sparrow.modules.scoring import Scores
@@ -54,12 +55,18 @@ class Recipe:
         correction: weight and mask of each token for the gap between actor and policy.
         loss: loss of each token.
         aggregation: from token losses to one number.
+
+    Raises:
+        ValueError: correction and loss do not go together; the message says why.
     """
 
     advantage: Callable[[GroupedRewards], Tensor]
     correction: Rule
     loss: Callable[[PolicyInputs], TokenLoss]
     aggregation: Callable[[Tensor, Tensor, Tensor, Counts], Tensor]
+
+    def __post_init__(self) -> None:
+        check_recipe(self.correction, self.loss)
 
     @property
     def whole_batch(self) -> bool:

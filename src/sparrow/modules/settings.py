@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Alpha = Literal["exact", "bounds", "off"]
+SOURCES = ("actor", "traces")
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,19 @@ class RolloutSettings:
         min_p: must be 0 in training, for the same reason.
         max_batch: sequences decoded at a time.
         max_cached_tokens: tokens the page pool holds; null sizes it for a full batch.
+        keep_pool: whether the page pool stays allocated between rollouts; false frees its memory for the update.
         page_score: how pages are ranked, a name of the page-score registry.
+        draft_tokens: lossless mode: tokens that the sparse actor proposes at a time to the dense policy, which accepts
+            or corrects them, so that what is sampled and recorded is dense; 0: the sparse actor itself samples.
         alpha: how the agreement with the dense policy is measured: ``exact`` from the actor's recorded hidden states,
             ``bounds`` from its recorded top-k, or ``off``.
         top_k_recorded: candidates recorded per token for ``alpha=bounds``.
+        oversample: so many times ``samples`` are drawn per prompt, and the best ``samples`` by reward train.
+        filter_groups: dynamic sampling: groups whose scores are all equal are left out, and further prompts sampled.
+        max_tries: with ``filter_groups``, times that a step samples prompts, the first included.
+        refresh_every: RL steps between two refreshes of the actor's weights; above 1 it samples with those of the last
+            one, held as a second copy.
+        source: where completions come from: the ``actor``, or the rows' own ``traces`` (the supervised stage).
 
     Raises:
         ValueError: a value is out of range; the message names the key.
@@ -36,12 +46,27 @@ class RolloutSettings:
     min_p: float = 0.0
     max_batch: int = 64
     max_cached_tokens: int | None = None
+    keep_pool: bool = True
     page_score: str = "mean"
+    draft_tokens: int = 0
     alpha: Alpha = "exact"
     top_k_recorded: int = 20
+    oversample: int = 1
+    filter_groups: bool = False
+    max_tries: int = 4
+    refresh_every: int = 1
+    source: Literal["actor", "traces"] = "actor"
 
     def __post_init__(self) -> None:
-        for key in ("samples", "max_new_tokens", "max_batch", "top_k_recorded"):
+        for key in (
+            "samples",
+            "max_new_tokens",
+            "max_batch",
+            "top_k_recorded",
+            "oversample",
+            "max_tries",
+            "refresh_every",
+        ):
             _at_least_one(f"rollout.{key}", getattr(self, key))
         if not self.temperature > 0:
             raise ValueError(f"rollout.temperature={self.temperature}: must be above 0 in training")
@@ -51,8 +76,12 @@ class RolloutSettings:
                     f"rollout.{key}={getattr(self, key)}: training allows only {neutral}, since a truncated sampler "
                     "and a full trainer are different distributions (evaluation may set it)"
                 )
+        if self.draft_tokens < 0:
+            raise ValueError(f"rollout.draft_tokens={self.draft_tokens}: must be 0 or more")
         if self.alpha not in ("exact", "bounds", "off"):
             raise ValueError(f"rollout.alpha={self.alpha!r}: must be exact, bounds or off")
+        if self.source not in SOURCES:
+            raise ValueError(f"rollout.source={self.source!r}: must be one of {', '.join(SOURCES)}")
 
     @property
     def record(self) -> tuple[str, ...]:

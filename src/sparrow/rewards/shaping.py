@@ -17,15 +17,18 @@ class SoftOverlong:
 
     Attributes:
         max_tokens: L.
-        buffer_tokens: b.
+        buffer_tokens: b; None: a fifth of L, as in DAPO (4096 of 20480).
         factor: multiplies the penalty.
     """
 
     max_tokens: int
-    buffer_tokens: int
+    buffer_tokens: int | None = None
     factor: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.buffer_tokens is None:
+            object.__setattr__(self, "buffer_tokens", max(1, self.max_tokens // 5))
+        assert self.buffer_tokens is not None
         if not 0 < self.buffer_tokens <= self.max_tokens:
             raise ValueError(
                 f"buffer_tokens={self.buffer_tokens} is not allowed with max_tokens={self.max_tokens}; "
@@ -34,6 +37,7 @@ class SoftOverlong:
 
     def penalty(self, num_tokens: int) -> float:
         """The penalty before the factor, in [-1, 0]."""
+        assert self.buffer_tokens is not None
         over = num_tokens - (self.max_tokens - self.buffer_tokens)
         return -min(max(over, 0) / self.buffer_tokens, 1.0)
 

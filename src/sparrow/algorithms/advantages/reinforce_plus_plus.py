@@ -1,7 +1,7 @@
 """REINFORCE++: normalised over the whole batch, not the group (Hu et al. 2025, arXiv 2501.03262).
 
-Without a KL term in the reward (ours is a term of the loss) and without discount every token of a sample has the same
-return, so the token-level whitening of the published code is a mean and variance weighted by response length.
+A KL term in the reward is summed over a sample here, and nothing is discounted, so every token of a sample has the same
+return, and the token-level whitening of the published code is a mean and variance weighted by response length.
 """
 
 from __future__ import annotations

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from sparrow.algorithms.advantages.groups import finish
 from sparrow.algorithms.types import GroupedRewards
 
+Estimator = Callable[[GroupedRewards], Tensor]
 
+_READERS: set[Callable[..., Tensor]] = set()
+
+
+def reads_baseline(estimator: Estimator) -> Estimator:
+    """Mark an estimator that reads `GroupedRewards.baseline_B`: a greedy answer is then sampled for each prompt."""
+    _READERS.add(estimator)
+    return estimator
+
+
+def needs_baseline(estimator: Estimator) -> bool:
+    """Whether an estimator, or the one that a partial was made of, is marked."""
+    return (estimator.func if isinstance(estimator, partial) else estimator) in _READERS
+
+
+@reads_baseline
 def remax(rewards: GroupedRewards) -> Tensor:
     """A = R - R(greedy answer to the same prompt).
 

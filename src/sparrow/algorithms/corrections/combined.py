@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparrow.algorithms.corrections.plain import Bypass
 from sparrow.algorithms.corrections.rule import Rule, kept
 from sparrow.algorithms.types import Correction, Mean, Metrics, PolicyInputs
 
@@ -27,6 +28,9 @@ class Chain(Rule):
 
     Attributes:
         rules: the parts. `missing` of the chain is not read: each part has its own.
+
+    Raises:
+        ValueError: no rule, or more than one that answers for the gap: importance weights, `Bypass`.
     """
 
     rules: Sequence[Rule]
@@ -37,6 +41,13 @@ class Chain(Rule):
         if not self.rules:
             raise ValueError("Chain.rules is empty; give at least one rule, or use NoCorrection")
         object.__setattr__(self, "needs", frozenset().union(*(rule.needs for rule in self.rules)))
+        weights = [type(rule).__name__ for rule in self.rules if rule.importance or isinstance(rule, Bypass)]
+        if len(weights) > 1:
+            raise ValueError(
+                f"Chain.rules: {' and '.join(weights)} both answer for the gap between actor and policy (under Bypass "
+                "the loss's own ratio does), so it would be corrected twice; allowed: one of them, and any masks"
+            )
+        object.__setattr__(self, "importance", any(rule.importance for rule in self.rules))
 
     @property
     def needs_totals(self) -> bool:
@@ -82,6 +93,7 @@ class BatchNormalized(Rule):
         if self.rule.needs_totals:
             raise ValueError(f"BatchNormalized cannot wrap {type(self.rule).__name__}, which needs totals of its own")
         object.__setattr__(self, "needs", self.rule.needs)
+        object.__setattr__(self, "importance", self.rule.importance)
 
     @property
     def needs_totals(self) -> bool:

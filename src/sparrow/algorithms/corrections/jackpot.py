@@ -35,9 +35,12 @@ class Jackpot(Rule):
     clip: float = 3.0
     calibrate: bool = True
     needs: ClassVar[frozenset[str]] = frozenset({"alpha_BT", "noise_BT"})
+    importance: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.scale != 1:
+            object.__setattr__(self, "needs", frozenset({"overlap_BT", "noise_BT"}))
         if not (self.scale > 0 and self.clip >= 1):
             raise ValueError(f"scale={self.scale}, clip={self.clip}; allowed: scale > 0, clip >= 1")
 

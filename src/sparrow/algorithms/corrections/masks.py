@@ -7,6 +7,7 @@ only mask (weight 1) and are meant to be combined in a `Chain`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -80,6 +81,7 @@ class IcePop(TokenMask):
     """w_t where low <= w_t <= high, else the token is dropped (Ling team 2025; verl, OpenRLHF, NeMo-RL [0.5, 5])."""
 
     high: float = 5.0
+    importance: ClassVar[bool] = True
 
     def weight(self, log_level: Tensor) -> Tensor:
         return log_level.exp()

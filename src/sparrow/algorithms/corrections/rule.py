@@ -26,10 +26,13 @@ class Rule:
         missing: what to do with a token whose recorded value is NaN or infinite: "raise" names the sample, "mask"
             takes the token out of training. It is never filled in.
         needs: optional fields of `PolicyInputs` that the rule reads.
+        importance: whether its weight is an importance weight for the gap between actor and policy; two of them, or
+            one on top of `Bypass`, would correct the gap twice.
     """
 
     missing: Missing = "raise"
     needs: ClassVar[frozenset[str]] = frozenset()
+    importance: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.missing not in ("raise", "mask"):

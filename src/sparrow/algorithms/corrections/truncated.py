@@ -8,6 +8,7 @@ answers for no distribution.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -27,6 +28,7 @@ class TokenTIS(Rule):
 
     cap: float = 2.0
     floor: float = 0.0
+    importance: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
