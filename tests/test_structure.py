@@ -30,6 +30,8 @@ LAYERS = [
     "evaluation",
     "callbacks",
     "benchmarks",
+    "calibration",
+    "auditing",
     "reporting",
     "config",
 ]

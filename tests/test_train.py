@@ -47,13 +47,17 @@ def run(run_dir: Path, *overrides: str) -> list[dict[str, str]]:
 def test_every_experiment_trains_two_steps(experiment: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if "smollm2" in experiment:
         request.getfixturevalue("smollm2")
-    rows = run(tmp_path / "run", f"experiment={experiment}", "debug=default")
+    whole = ["rollout.max_new_tokens=220"] if experiment == "warmup" else []  # a trace is given as a whole
+    rows = run(tmp_path / "run", f"experiment={experiment}", "debug=default", *whole)
     assert [float(row["training/global_step"]) for row in rows] == [1, 2]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["steps"] == 2
     assert summary["floor_alpha_p05"] > 0.999
     assert summary["floor_weight_error_max"] < 1e-4
-    assert 0 < summary["kv_fraction_sparse_layers"] <= 1
+    if experiment == "warmup":  # there is no rollout in it
+        assert summary["kv_fraction_sparse_layers"] is None
+    else:
+        assert 0 < summary["kv_fraction_sparse_layers"] <= 1
     load_schedule(tmp_path / "run" / "schedule.yaml")
     assert json.loads((tmp_path / "run" / "provenance.json").read_text())["torch"].startswith("2.")
     assert {"reward.png", "tail.png", "tail_bins.png", "timing.png"} <= {p.name for p in (tmp_path / "run").iterdir()}
@@ -82,6 +86,34 @@ def test_a_distilled_run_leaves_base_adapter_and_the_tail_of_both(tmp_path: Path
     assert names
     assert all("lora_" in name for name in names)
     assert not any("lora" in name or "base_layer" in name for name in load_file(export / "base" / "model.safetensors"))
+
+
+def test_dapo_with_a_reference_and_a_stale_actor(tmp_path: Path) -> None:
+    overrides = ("algorithm=dapo", "reference=frozen", "rollout.oversample=2", "rollout.refresh_every=2", *LEARNING[1:])
+    rows = run(tmp_path / "run", "experiment=quickstart", "debug=default", *overrides)
+    assert [float(row["off_policy/staleness"]) for row in rows] == [0, 1]
+    assert [float(row["training/filter_groups/tries"]) for row in rows] == [4, 4]
+    assert float(rows[0]["actor/kl_loss"]) == 0
+    for row in rows:  # cut at 24 tokens none is right, and the overlong penalty alone is left of the reward
+        assert -1 <= float(row["critic/score_sampled/mean"]) < 0
+        assert float(row["critic/score_sampled/mean"]) <= float(row["critic/score/mean"]) <= 0
+
+
+def test_remax_and_a_reference_in_the_reward(tmp_path: Path) -> None:
+    overrides = ("algorithm=remax", "reference=frozen", "reference.into=reward", "reference.estimator=k1", *LEARNING)
+    rows = run(tmp_path / "run", "experiment=quickstart", "debug=default", *overrides)
+    assert float(rows[0]["actor/reward_kl_penalty"]) == 0
+    assert float(rows[1]["actor/reward_kl_penalty"]) != 0
+    assert float(rows[0]["critic/rewards/mean"]) == float(rows[0]["critic/score/mean"])
+    assert float(rows[1]["critic/rewards/mean"]) != float(rows[1]["critic/score/mean"])
+
+
+def test_reinforcement_learning_starts_from_what_the_warmup_exports(tmp_path: Path) -> None:
+    run(tmp_path / "warmup", "experiment=warmup", "debug=default", "rollout.max_new_tokens=220", "optimizer.lr=1e-3")
+    base = tmp_path / "warmup" / "export" / "base"
+    rows = run(tmp_path / "run", "experiment=quickstart", "debug=default", f"model.name_or_path={base}")
+    plain = run(tmp_path / "plain", "experiment=quickstart", "debug=default")
+    assert float(rows[0]["actor/entropy"]) != float(plain[0]["actor/entropy"])
 
 
 def test_dense_rollouts_are_on_policy(tmp_path: Path) -> None:

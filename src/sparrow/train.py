@@ -8,13 +8,13 @@ import lightning
 import torch
 from omegaconf import DictConfig
 
-from sparrow.callbacks import HeldOut, Rollout, StepLog, Summary, Tail, Validation
+from sparrow.callbacks import Demonstrations, HeldOut, Rollout, SampleLog, StepLog, Summary, Tail, Validation
 from sparrow.checkpoints import Preemption, RunConfig, resume_path
 from sparrow.config import build, build_schedule, check_run, plain_config, run_command
 from sparrow.data import PromptDataModule
 from sparrow.models.adapter import has_adapter, save_adapter
 from sparrow.models.loading import eos_token_ids, export_policy, load_policy
-from sparrow.modules import DensePolicy, DistillSettings, DistillSparse, Recipe
+from sparrow.modules import DensePolicy, DistillSettings, DistillSparse, Recipe, check_together
 from sparrow.rewards import Scorer, check_routes
 from sparrow.schedule import BudgetSchedule
 
@@ -28,12 +28,13 @@ def train(cfg: DictConfig, run_dir: Path) -> None:
         torch.set_num_threads(cfg.threads)
     lightning.seed_everything(cfg.seed, workers=True, verbose=False)
     schedule = build_schedule(cfg.schedule)
+    parts = build_parts(cfg)  # what does not go together is refused before anything is loaded
     model, tokenizer = load_policy(cfg.model.name_or_path)
     data: PromptDataModule = build(cfg.data, tokenizer=tokenizer)
     scorer: Scorer = build(cfg.reward)
     data.setup("fit")
     check_routes([prompt.row for prompt in data.train_prompts], scorer)
-    module = build_module(cfg, model, schedule)
+    module = build_module(cfg, model, schedule, parts)
     callbacks = build_callbacks(cfg, run_dir, schedule, tokenizer, scorer, eos_token_ids(model, tokenizer), started)
     trainer: lightning.Trainer = build(
         cfg.trainer, callbacks=callbacks, logger=[build(node) for node in cfg.logger.values()]
@@ -46,8 +47,8 @@ def train(cfg: DictConfig, run_dir: Path) -> None:
             save_adapter(module.model, run_dir / "export" / "adapter")
 
 
-def build_module(cfg: DictConfig, model: torch.nn.Module, schedule: BudgetSchedule) -> DensePolicy:
-    """The policy with its algorithm, and the adapter of its sparse actor where there is one."""
+def build_parts(cfg: DictConfig) -> dict[str, Any]:
+    """The algorithm and its settings, checked against each other."""
     parts: dict[str, Any] = {
         "recipe": Recipe(
             advantage=build(cfg.advantage),
@@ -58,7 +59,16 @@ def build_module(cfg: DictConfig, model: torch.nn.Module, schedule: BudgetSchedu
         "optimizer": build(cfg.optimizer),
         "rollout": build(cfg.rollout),
         "update": build(cfg["update"]),  # cfg.update is a method
+        "reference": build(cfg.reference),
     }
+    check_together(parts["recipe"], parts["rollout"], parts["reference"])
+    return parts
+
+
+def build_module(
+    cfg: DictConfig, model: torch.nn.Module, schedule: BudgetSchedule, parts: dict[str, Any]
+) -> DensePolicy:
+    """The policy with its algorithm, and the adapter of its sparse actor where there is one."""
     distill: DistillSettings = build(cfg.distill)
     if not distill.enabled:
         return DensePolicy(model, schedule, **parts)
@@ -80,13 +90,17 @@ def build_callbacks(
     log = StepLog()
     held_out = HeldOut(tokenizer, Scorer(), eos) if cfg.held_out else None
     summary = Summary(run_dir, rollout, tail, log, held_out, started)
+    controller = [build(cfg.controller)] if cfg.controller else []
     extra = [build(node) for node in (cfg.callbacks or {}).values()]
     keeping = [RunConfig(plain_config(cfg)), Preemption(run_dir / "checkpoints")]
     validation: list[lightning.Callback] = []
     if cfg.val_every is not None:
         settings = build(cfg.evaluation)
         validation = [Validation(run_dir, tokenizer, build(cfg.reward), eos, settings, cfg.val_every)]
-    return [rollout, tail, *([held_out] if held_out else []), *validation, *extra, log, summary, *keeping]
+    sampling = [rollout, tail, *controller, SampleLog(run_dir, tokenizer, build(cfg.samples))]
+    if cfg.rollout.source == "traces":
+        sampling = [Demonstrations(tokenizer, scorer, eos)]
+    return [*sampling, *([held_out] if held_out else []), *validation, *extra, log, summary, *keeping]
 
 
 def main() -> None:

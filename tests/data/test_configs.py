@@ -66,7 +66,7 @@ EXPECTED = {
     ),
 }  # fmt: skip
 LIVE = "livecodebench/code_generation_lite"
-OWN = {"chain-sum", "running-sum", "reasoning-gym", "files"}
+OWN = {"chain-sum", "running-sum", "reasoning-gym", "files", "long-texts"}
 
 
 class Letters:
@@ -121,7 +121,7 @@ def test_hub_sets(name, monkeypatch, scorer):
     assert sum(checked.checked.values()) == (0 if name == "livecodebench" else count)
 
 
-@pytest.mark.parametrize("name", ["chain-sum", "running-sum", "reasoning-gym"])
+@pytest.mark.parametrize("name", ["chain-sum", "running-sum", "reasoning-gym", "long-texts"])
 def test_own_sets(name):
     sizes = ["data.source.count=8", "data.source.validation_count=4"]
     data = build(composed(name, *sizes, "data.prompts_per_step=2").data, tokenizer=Letters())

@@ -1,5 +1,6 @@
 """Measures the tail of each step's rollout, per length bin, for every estimator the step can give."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import lightning
@@ -18,6 +19,9 @@ ESTIMATES = {
     "alpha_high": "alpha_high_BT",
 }
 """Logged name of an estimator to its field in the scores; a tau is only comparable within one of them."""
+
+LOGGED = {"exact": "alpha", "top20": "alpha_top20", "bounds": "alpha_low", None: "alpha"}
+"""Estimator of a schedule's tau to the logged name of what it is compared with."""
 
 
 class Tail(lightning.Callback):
@@ -68,10 +72,18 @@ class Tail(lightning.Callback):
         bins = [(i * self.bin_tokens, (i + 1) * self.bin_tokens, p5, count) for i, (p5, count) in enumerate(rows)]
         return [row for row in bins if row[3] >= self.filled]
 
-    def follow(self, schedule: BudgetSchedule) -> None:
-        """Measure against another schedule from now on, in the same bins; what was pooled under the old one goes."""
+    def follow(self, schedule: BudgetSchedule, moved: Sequence[int] | None = None) -> None:
+        """Measure against another schedule from now on, in the same bins; what was pooled under the old one goes.
+
+        Args:
+            schedule: the new one.
+            moved: the bins whose budget changed, the only ones to be forgotten; null forgets all.
+        """
         self.schedule = schedule
-        self.pooled = {}
+        if moved is None:
+            self.pooled = {}
+        for pooled in self.pooled.values():
+            pooled.forget(moved or ())
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -94,7 +106,7 @@ class Tail(lightning.Callback):
         for i, (p5, count) in enumerate(zip(values["p05_bins"].tolist(), values["count_bins"].tolist(), strict=True)):
             if count:
                 metrics[f"tail/{name}_p05/bin_{i * self.bin_tokens}_{(i + 1) * self.bin_tokens}"] = p5
-        if self.schedule.tau is not None and name == _logged_name(self.schedule.estimator):
+        if self.schedule.tau is not None and name == LOGGED[self.schedule.estimator]:
             metrics["tail/fraction_below"] = float(tail.fraction_below(self.schedule.tau))
             metrics["tail/margin"] = float(values["p05"]) - self.schedule.tau
         if name == "alpha":
@@ -120,7 +132,3 @@ class Tail(lightning.Callback):
 def page_end(position_BT: Tensor, page_size: int) -> Tensor:
     """Positions rounded up to whole pages, as a schedule's bins count them."""
     return (position_BT + page_size - 1) // page_size * page_size
-
-
-def _logged_name(estimator: str | None) -> str:
-    return {"exact": "alpha", "top20": "alpha_top20", "bounds": "alpha_low", None: "alpha"}[estimator]

@@ -6,7 +6,7 @@ from typing import Any
 import lightning
 from lightning.pytorch.utilities import rank_zero_warn
 
-FREE = ("paths", "logger", "callbacks", "resume", "name", "threads", "debug", "experiment", "trainer")
+FREE = ("paths", "logger", "callbacks", "samples", "resume", "name", "threads", "debug", "experiment", "trainer")
 """Keys that say where and how a run works, not what it computes."""
 
 FIXED = ("model", "data", "seed")

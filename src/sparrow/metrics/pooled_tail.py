@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -62,6 +63,12 @@ class PooledTail:
     def p05_min(self, minimum: int = FILLED_MINIMUM) -> Tensor:
         """`tail_p05_min`: the least quantile over bins with at least `minimum` tokens; NaN when there is none."""
         return least_filled(self.quantile_bins(), self.count_bins(), minimum)
+
+    def forget(self, bins: Sequence[int]) -> None:
+        """Empty some bins; the others keep what was pooled."""
+        kept = torch.ones(len(self._steps[0]), 1, dtype=torch.int64) if self._steps else torch.ones(0, 1)
+        kept[list(bins)] = 0
+        self._steps = deque((counts * kept for counts in self._steps), maxlen=self.window)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

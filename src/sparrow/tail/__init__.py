@@ -1,0 +1,1 @@
+"""The tail of acceptance: what is measured of it, and what to do about it."""
