@@ -93,7 +93,7 @@ def wait_for(path: Path, child: subprocess.Popen[str], seconds: float = 240) -> 
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
 def test_a_signal_saves_and_ends_the_run(signum: signal.Signals, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     child = process(run_dir, "steps=500", "callbacks.checkpoint.every_n_train_steps=3")

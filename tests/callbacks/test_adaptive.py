@@ -198,6 +198,7 @@ def test_wrong_values_name_the_key() -> None:
         AdaptiveBudget(min_pages=3, max_pages=2)
 
 
+@pytest.mark.slow
 def test_two_processes_decide_alike_and_as_one_would(tmp_path: Path) -> None:
     script = Path(__file__).with_name("ddp_adaptive.py")
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": str(script.parent), "OMP_NUM_THREADS": "1"}

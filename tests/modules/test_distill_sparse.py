@@ -381,6 +381,7 @@ def script(name: str) -> Any:
     return module
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     # The worst share needs a quantile over all ranks, besides the sums that every divergence needs.
     ddp_distill = script("ddp_distill.py")

@@ -108,8 +108,8 @@ def test_the_cache_and_the_casts_are_exact(
     ("prefill_tokens", "sizes"),
     [
         (1024, {"INTERMEDIATE": 256, "LAYERS": 8, "KV_HEADS": 8}),
-        (8192, {"INTERMEDIATE": 256, "LAYERS": 8, "KV_HEADS": 8}),
-        (8192, {"INTERMEDIATE": 1024, "LAYERS": 6, "KV_HEADS": 2}),
+        pytest.param(8192, {"INTERMEDIATE": 256, "LAYERS": 8, "KV_HEADS": 8}, marks=pytest.mark.slow),
+        pytest.param(8192, {"INTERMEDIATE": 1024, "LAYERS": 6, "KV_HEADS": 2}, marks=pytest.mark.slow),
     ],
     ids=["packs_of_1024", "packs_of_8192", "packs_of_8192_gqa"],
 )

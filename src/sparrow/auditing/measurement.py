@@ -66,9 +66,10 @@ class Measured:
 
 def sample(
     engine: RolloutEngine, prompts: Sequence[Prompt], settings: AuditSettings, seed: int, eos: Sequence[int]
-) -> list[Completion]:
-    """All batches of an actor; each completion's ``prompt_index`` counts through ``prompts``."""
+) -> tuple[list[Completion], float]:
+    """All batches of an actor (``prompt_index`` counts within a batch), and tokens read / tokens cached."""
     completions: list[Completion] = []
+    read, cached = 0, 0
     for batch in range(settings.batches):
         part = prompts[batch * settings.prompts : (batch + 1) * settings.prompts]
         completions += engine.generate(
@@ -82,11 +83,13 @@ def sample(
             eos_token_ids=tuple(eos),
             record=("hidden", "topk"),
         )
-    return completions
+        assert engine.last_stats is not None
+        read, cached = read + engine.last_stats.tokens_read, cached + engine.last_stats.tokens_cached
+    return completions, read / cached if cached else 1.0
 
 
 def lay_out(prompts: Sequence[Prompt], completions: Sequence[Completion], settings: AuditSettings) -> Experience:
-    """Completions of :func:`sample` as one batch, without rewards."""
+    """Completions of :func:`sample` as one batch, without rewards; groups count through ``prompts``."""
     per_batch = settings.prompts * settings.samples
     group_B = torch.tensor(
         [c.prompt_index + place // per_batch * settings.prompts for place, c in enumerate(completions)]

@@ -120,9 +120,7 @@ class Auditor:
             max_batch=settings.max_batch,
             topk=min(settings.top_k_recorded, head_weight(self.model).shape[0]),
         )
-        completions = sample(engine, prompts, settings, self.seed, self.eos)
-        assert engine.last_stats is not None
-        return completions, engine.last_stats.kv_fraction
+        return sample(engine, prompts, settings, self.seed, self.eos)
 
     def _judge(
         self, prompts: Sequence[Prompt], completions: Sequence[Completion], group_B: Tensor, scorer: Scorer | None

@@ -74,6 +74,7 @@ def summary(found: Calibration, settings: CalibrationSettings) -> dict[str, floa
         "teacher_forcing_gap": found.held_out.teacher_forcing_gap,
         "rounds": float(found.rounds),
         "wall_s": sum(found.seconds.values()),
+        "cpu_s": found.cpu_seconds,
     }
     for estimator in ESTIMATORS:
         flat[f"floor_{estimator}"] = _least(found.floors[estimator])

@@ -69,6 +69,7 @@ class Calibration:
         sweep: page sizes against cost.
         predicted_speedup: of the schedule, by the cost model.
         seconds: wall time by stage.
+        cpu_seconds: processor time of all stages, over all threads.
     """
 
     schedule: BudgetSchedule
@@ -83,3 +84,4 @@ class Calibration:
     predicted_speedup: float
     sweep: Sequence[SweepPoint] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
+    cpu_seconds: float = 0.0

@@ -71,6 +71,7 @@ class Calibrator:
         self.eos_token_ids, self.page_score = tuple(eos_token_ids), page_score
         self.intensity, self.samples, self.origin, self.say = intensity, samples, dict(origin), say
         self.seconds: dict[str, float] = {}
+        self.cpu_seconds = 0.0
         self.engine = EndlessEngine(model, actor, page_score=page_score, max_batch=settings.max_batch)
         self.engine.never = self.eos_token_ids if settings.suppress_eos else ()
 
@@ -129,6 +130,7 @@ class Calibrator:
             predicted_speedup=self._speedup(schedule, prompts),
             sweep=sweep,
             seconds=self.seconds,
+            cpu_seconds=self.cpu_seconds,
         )
 
     def _bins(self, prompts: Sequence[Prompt]) -> Bins:
@@ -222,7 +224,9 @@ class Calibrator:
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
+        started, worked = time.perf_counter(), time.process_time()
         yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
-        self.say(f"{name}: {self.seconds[name]:.0f} s")
+        wall, cpu = time.perf_counter() - started, time.process_time() - worked
+        self.seconds[name] = self.seconds.get(name, 0.0) + wall
+        self.cpu_seconds += cpu
+        self.say(f"{name}: {wall:.0f} s, {cpu:.0f} s of CPU")
