@@ -78,6 +78,7 @@ def test_kernels(tmp_path: Path) -> None:
     assert rows["sparse_step/4"]["not_measured"] == {}
 
 
+@pytest.mark.slow
 def test_rollout(tmp_path: Path) -> None:
     shape = ["suite.contexts=[100,200]", "suite.generate_contexts=[200]", "suite.batch=3", "suite.page_size=4"]
     small = ["suite.dense_layers=[0]", "suite.pages=8", "suite.steps=5", "suite.repeats=2"]

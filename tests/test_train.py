@@ -106,6 +106,7 @@ def test_remax_and_a_reference_in_the_reward(tmp_path: Path) -> None:
     assert float(rows[1]["critic/rewards/mean"]) != float(rows[1]["critic/score/mean"])
 
 
+@pytest.mark.slow
 def test_reinforcement_learning_starts_from_what_the_warmup_exports(tmp_path: Path) -> None:
     run(tmp_path / "warmup", "experiment=warmup", "debug=default", "rollout.max_new_tokens=220", "optimizer.lr=1e-3")
     base = tmp_path / "warmup" / "export" / "base"

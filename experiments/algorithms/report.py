@@ -44,12 +44,13 @@ def algorithm_table(runs: Runs) -> str:
 
 def correction_table(runs: Runs) -> str:
     """A correction a row, under the budget that is too small."""
-    rows = ["| correction | exact match after | reward, last 10 steps | p5 of alpha | tokens dropped | gradient norm |"]
+    heads = ("correction", "exact match after", "least p5 of a filled bin", "reward, last 10 steps", "tokens dropped")
+    rows = ["| " + " | ".join([*heads, "gradient norm"]) + " |"]
     rows.append("|---|---|---|---|---|---|")
-    columns = ("critic/score/mean", "tail/alpha/p05", "rollout_corr/rollout_rs_masked_fraction", "actor/grad_norm")
+    columns = ("critic/score/mean", "rollout_corr/rollout_rs_masked_fraction", "actor/grad_norm")
     for arm, found in runs.items():
-        after = spread([one["summary"].get("exact_match_after") for one in found])
-        rows.append("| " + " | ".join([arm, after, *(f"{last(found, key):.3f}" for key in columns)]) + " |")
+        measured = [spread([one["summary"].get(key) for one in found]) for key in ("exact_match_after", "tail_p05_min")]
+        rows.append("| " + " | ".join([arm, *measured, *(f"{last(found, key):.3f}" for key in columns)]) + " |")
     return "\n".join(rows) + "\n"
 
 

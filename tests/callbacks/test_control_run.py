@@ -30,6 +30,7 @@ def run(run_dir: Path, *overrides: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:RL step 3")  # one page a bin is far below tau: the warning is asserted below
 def test_a_resumed_run_makes_the_same_moves(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", "controller.tau=0.999")

@@ -383,8 +383,7 @@ def script(name: str) -> Any:
 
 @pytest.mark.slow
 def test_two_processes_equal_one(tmp_path: Path) -> None:
-    # The worst share needs a quantile over all ranks, besides the sums that every divergence needs.
-    ddp_distill = script("ddp_distill.py")
+    ddp_distill = script("ddp_distill.py")  # its worst share needs a quantile over all ranks
     torch.save(vars(roll(ddp_distill.policy(OverVocabulary()))), tmp_path / "rollout.pt")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     for processes in (1, 2):

@@ -126,7 +126,14 @@ def train(
     return module, insert
 
 
-@pytest.mark.parametrize(("correction", "arm"), [pair for pair in PAIRS if pair not in REFUSED])
+def marked(pair: tuple[str, str]) -> Any:
+    """Pairs of a common correction or a common algorithm run always, the rest of the matrix with the slow tests."""
+    correction, arm = pair
+    common = correction in ("token-tis", "jackpot") or arm in ("grpo", "gspo")
+    return pair if common else pytest.param(*pair, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("correction", "arm"), [marked(pair) for pair in PAIRS if pair not in REFUSED])
 def test_a_pair_trains_two_steps(
     correction: str, arm: str, base: Experience, make_model: Callable[[], PreTrainedModel], tmp_path: Path
 ) -> None:

@@ -104,12 +104,13 @@ def test_the_cache_and_the_casts_are_exact(
     assert predicted.recorded == 3 * 6 * 9 * 48 * (4 if dtype is None else 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prefill_tokens", "sizes"),
     [
         (1024, {"INTERMEDIATE": 256, "LAYERS": 8, "KV_HEADS": 8}),
-        pytest.param(8192, {"INTERMEDIATE": 256, "LAYERS": 8, "KV_HEADS": 8}, marks=pytest.mark.slow),
-        pytest.param(8192, {"INTERMEDIATE": 1024, "LAYERS": 6, "KV_HEADS": 2}, marks=pytest.mark.slow),
+        (8192, {"INTERMEDIATE": 256, "LAYERS": 8, "KV_HEADS": 8}),
+        (8192, {"INTERMEDIATE": 1024, "LAYERS": 6, "KV_HEADS": 2}),
     ],
     ids=["packs_of_1024", "packs_of_8192", "packs_of_8192_gqa"],
 )
