@@ -67,6 +67,15 @@ def test_the_verdict_compares_only_exact_with_exact(tmp_path: Path, make_run: Ca
     assert "did not measure" in verdict(Run(run.folder, [{"training/global_step": 1.0}]))
 
 
+def test_page_budgets_are_named_by_their_tokens(tmp_path: Path, make_run: Callable[..., Path]) -> None:
+    run = read_run(make_run(tmp_path / "run"))
+    rows = [{"training/global_step": 1.0, "schedule/pages/bin_0": 4.0, "schedule/pages/bin_1": 8.0}]
+    page = run_page(Run(run.folder, rows, schedule=run.schedule))
+    assert ">0 to 64<" in page
+    assert ">64 on<" in page
+    assert ">0<" in run_page(Run(run.folder, rows))
+
+
 def test_a_run_without_steps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="metrics.csv has no row"):
         run_page(Run(tmp_path, []))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 from sparrow.callbacks.tail import LOGGED, Tail
 from sparrow.modules import DensePolicy
@@ -192,7 +192,7 @@ class Health(lightning.Callback):
             tail.schedule = module.schedule  # what it pooled comes from its own state
         else:
             tail.follow(module.schedule)
-            rank_zero_info("the actor reads everything from the next step on")
+            rank_zero_only(print)("the actor reads everything from the next step on")
 
     def _report(self, folder: Path) -> None:
         found = self.healthy_checkpoint

@@ -65,7 +65,7 @@ def bins(title: str, ylabel: str, prefix: str, *, tau: bool = False, steps: bool
         def draw(ax: Axes) -> None:
             for place, key in enumerate(keys):
                 color = colormaps["viridis"](place / max(1, len(keys)))
-                label = key.removeprefix(prefix).replace("_", " to ")
+                label = _bin_label(run, key.removeprefix(prefix))
                 ax.plot(*run.series(key), color=color, label=label, drawstyle="steps-post" if steps else "default")
             if tau:
                 _draw_tau(ax, run)
@@ -102,6 +102,15 @@ def to_svg(draw: Callable[[Axes], None]) -> str:
         plt.close(figure)
     text = buffer.getvalue()
     return text[text.index("<svg") :]
+
+
+def _bin_label(run: Run, name: str) -> str:
+    """The tokens of a bin: metrics name them, a schedule's bins are numbered."""
+    if not name.isdigit() or run.schedule is None:
+        return name.replace("_", " to ")
+    index, width = int(name), run.schedule.bin_tokens
+    end = f"to {(index + 1) * width}" if index + 1 < run.schedule.num_bins else "on"
+    return f"{index * width} {end}"
 
 
 def _draw_tau(ax: Axes, run: Run) -> None:
