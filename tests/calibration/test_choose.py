@@ -74,3 +74,6 @@ def test_proposal_from_constant_budgets():
     assert propose_from_constants(constants, 0.85, 4) == (2, 8, 8, ALL_PAGES)
     constants[2][1] = constants[4][1] = constants[8][1] = None
     assert propose_from_constants(constants, 0.94, 3) == (4, 4, 4)
+    constants[2][0] = constants[4][0] = constants[8][0] = None
+    assert propose_from_constants(constants, 0.955, 4) == (ALL_PAGES,) * 4  # bin 2 reads .95 with 8 pages
+    assert propose_from_constants(constants, 0.94, 3) == (2, 2, 2)

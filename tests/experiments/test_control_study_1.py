@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hydra import compose, initialize_config_dir
 from scipy.stats import mannwhitneyu, spearmanr
 
 from experiments.control_study_1 import analysis
-from experiments.control_study_1.arms import MEANS, all_runs, load_budgets
+from experiments.control_study_1.arms import MEANS, Run, all_runs, load_budgets
 from experiments.control_study_1.budgets import least_pages
 from experiments.control_study_1.decisive import decisive_share
 from experiments.control_study_1.figures import curves, scatter, surviving
+from sparrow.config import build_schedule, check_config
+from sparrow.config_dir import config_dir
 
 BUDGETS = {"dense": 0.0, "0.92": 0.3, "0.86": 1.0, "destructive": 12.0}
 """Made-up budgets and their disagreements per trace."""
@@ -169,6 +172,18 @@ def test_arms(tmp_path: Path) -> None:
     runs = all_runs(budgets)
     assert len({run.name for run in runs}) == len(runs) == 3 * (3 + 2 * (len(MEANS) - 1))
     assert "schedule.pages=[1,2]" in runs[1].overrides(budgets["0.86"])
+
+
+@pytest.mark.parametrize("means", MEANS)
+def test_every_arm_composes(means: str, tmp_path: Path) -> None:
+    run = Run("0.86", means, 1)
+    for pages in (None, [1, 1, 6, 8, 57]):
+        overrides = [*run.overrides(pages), "steps=2", f"paths.run_dir={tmp_path}"]
+        with initialize_config_dir(str(config_dir()), version_base="1.3"):
+            cfg = compose("train", overrides=overrides)
+        check_config(cfg)
+        assert build_schedule(cfg.schedule).is_dense == (pages is None)
+        assert (cfg.seed, cfg.steps, cfg.rollout.oversample) == (1, 2, 2 if means == "best-of-two" else 1)
 
 
 @pytest.mark.parametrize("first", [1, 2, 7, 8])

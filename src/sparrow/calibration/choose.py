@@ -123,4 +123,7 @@ def propose_from_constants(constants: Mapping[int, Sequence[Estimate | None]], t
         readings = [(pages, constants[pages][index]) for pages in sorted(constants) if pages >= floor]
         holding = [pages for pages, estimate in readings if estimate is None or estimate.low >= tau]
         path = (*path, holding[0] if holding else ALL_PAGES)
-    return path
+    # Bins that were not filled before the first filled one share its budget, as in `choose_bin_by_bin`.
+    filled = [index for index in range(num_bins) if any(curve[index] is not None for curve in constants.values())]
+    first = filled[0] if filled else 0
+    return path[first : first + 1] * first + path[first:]

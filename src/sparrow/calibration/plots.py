@@ -28,21 +28,22 @@ def plot_calibration(
         settings: names and numbers.
         others: schedules of other models, by name, to lay beside this one.
     """
-    figure, ax = plt.subplots(figsize=(7.2, 4.6), layout="constrained")
+    figure, ax = plt.subplots(figsize=(8.8, 4.6), layout="constrained")
     _tail(ax, found, held, settings)
     _save(figure, ax, folder / "tail_budgets.png")
-    figure, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+    figure, ax = plt.subplots(figsize=(8.0, 4.0), layout="constrained")
     _schedules(ax, {f"this model, tau {settings.tau:g}": found.schedule, **others})
     _save(figure, ax, folder / "schedules.png")
     if found.sweep:
-        figure, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+        figure, ax = plt.subplots(figsize=(8.0, 4.0), layout="constrained")
         _page_sizes(ax, found)
         _save(figure, ax, folder / "page_sizes.png")
 
 
 def _save(figure: Figure, ax: Axes, path: Path) -> None:
     ax.grid(alpha=0.3)
-    ax.legend(fontsize="x-small")
+    # Outside: curves fill the whole frame.
+    ax.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1.01, 0.5))
     figure.savefig(path, dpi=130)
     plt.close(figure)
 

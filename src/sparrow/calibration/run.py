@@ -24,7 +24,7 @@ from sparrow.calibration.traces import (
     sample_traces,
     save_traces,
 )
-from sparrow.data import Prompt
+from sparrow.data import Prompt, PromptRow
 from sparrow.kernels import get_page_score
 from sparrow.schedule import ALL_PAGES, BudgetSchedule
 
@@ -200,9 +200,7 @@ class Calibrator:
             "eos_suppressed": settings.suppress_eos,
             "repetition": round(mean_repetition(traces, settings.repeat_ngram), 4),
             "measured_up_to": (len(choice.pages)) * bins.bin_tokens,
-            "prompts": [
-                f"{row.data_source}:{row.extra_info.get('split')}:{row.extra_info.get('index')}" for row in rows
-            ],
+            "prompts": [_name_of(row) for row in rows],
         }
         return self.actor.replace(
             pages=pages,
@@ -230,3 +228,9 @@ class Calibrator:
         self.seconds[name] = self.seconds.get(name, 0.0) + wall
         self.cpu_seconds += cpu
         self.say(f"{name}: {wall:.0f} s, {cpu:.0f} s of CPU")
+
+
+def _name_of(row: PromptRow) -> str:
+    """A prompt as provenance names it: its set, split and index."""
+    held = row.extra_info
+    return f"{held.get('set', row.data_source)}:{held.get('split')}:{held.get('index')}"
