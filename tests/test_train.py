@@ -202,3 +202,10 @@ def test_a_row_that_no_reward_judges_is_found_before_training(tmp_path: Path) ->
     cfg = composed(tmp_path, "experiment=quickstart", "debug=default", "~data.source", f"+{source}")
     with pytest.raises(KeyError, match=r"nobody/knows"):
         train(cfg, tmp_path)
+
+
+def test_a_constant_budget_has_one_bin(tmp_path: Path) -> None:
+    constant = ("schedule=constant", "schedule.page_size=4", "schedule.pages=16", "schedule.dense_layers=[0]")
+    rows = run(tmp_path / "run", "experiment=quickstart", "debug=default", *constant)
+    assert [float(row["schedule/pages/bin_0"]) for row in rows] == [16, 16]
+    assert any(key.startswith("tail/alpha_p05/bin_0_") for key in rows[0])

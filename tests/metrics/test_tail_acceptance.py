@@ -174,3 +174,13 @@ def test_pooled_without_steps():
         PooledTail().p05_min()
     with pytest.raises(ValueError, match="window is 0"):
         PooledTail(window=0)
+
+
+def test_a_single_bin_stays_a_list_of_bins() -> None:
+    tail = TailAcceptance(bin_tokens=8, num_bins=1)
+    tail.update(torch.tensor([0.5, 1.0]), torch.tensor([3, 99]))
+    found = tail.compute()
+    assert found["count_bins"].tolist() == [2]
+    assert found["p05_bins"].shape == (1,)
+    assert found["mean"].shape == ()
+    assert tail.compute()["count_bins"].tolist() == [2]  # from the cache of the first call

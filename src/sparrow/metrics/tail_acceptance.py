@@ -7,6 +7,8 @@ instance.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -68,6 +70,17 @@ class TailAcceptance(Metric):
         self.add_state("counts", empty, dist_reduce_fx="sum")
         self.add_state("sums", torch.zeros(num_bins, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("least", torch.full((), torch.inf, dtype=torch.float64), dist_reduce_fx="min")
+
+    def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        """TorchMetrics squeezes every tensor of one element; the value of a single bin must stay a list of bins."""
+        squeezed = super()._wrap_compute(compute)
+
+        @functools.wraps(compute)
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            found = squeezed(*arguments, **options)
+            return {name: value.reshape(-1) if name.endswith("_bins") else value for name, value in found.items()}
+
+        return wrapped
 
     def update(self, alpha: Tensor, position: Tensor, mask: Tensor | None = None) -> None:
         """Count some tokens.
