@@ -7,14 +7,11 @@ from typing import Any
 
 import torch
 
+from experiments.sampled_alpha import sampled_alpha
 from sparrow.callbacks.tail import page_end
 from sparrow.data import Prompt
 from sparrow.metrics import TailAcceptance
 from sparrow.metrics.functional import disagreements
-from sparrow.modules import collect
-from sparrow.modules.passes import dense_pass
-from sparrow.modules.scoring import score
-from sparrow.rollout import RolloutEngine
 from sparrow.schedule import BudgetSchedule
 
 FILLED = 300
@@ -48,7 +45,6 @@ class Tails:
         return {**asdict(self), "p05_bins": bins}
 
 
-@torch.no_grad()
 def read_tails(
     model: torch.nn.Module,
     schedule: BudgetSchedule,
@@ -60,28 +56,13 @@ def read_tails(
     seed: int,
 ) -> Tails:
     """Sample under ``schedule`` at temperature 1 and read its tails."""
-    engine = RolloutEngine(model, schedule, max_batch=64)
-    completions = engine.generate(
-        [prompt.token_ids for prompt in prompts],
-        n=samples,
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-        prompt_keys=[prompt.key for prompt in prompts],
-        eos_token_ids=tuple(eos_token_ids),
-        record=("hidden",),
+    experience, alpha_BT, statistics = sampled_alpha(
+        model, schedule, prompts, eos_token_ids, samples=samples, max_new_tokens=max_new_tokens, seed=seed
     )
-    rows = [prompts[completion.prompt_index].token_ids for completion in completions]
-    zeros_B = torch.zeros(len(rows))
-    experience = collect(rows, completions, zeros_B.tolist(), zeros_B, zeros_B.long())
-    with dense_pass(model):
-        alpha_BT = score(model, experience, 1.0).alpha_BT
-    assert alpha_BT is not None
     tail = TailAcceptance(bin_tokens=schedule.bin_tokens, num_bins=schedule.num_bins)
     tail.update(alpha_BT, page_end(experience.position_BT, schedule.page_size), experience.decoded_BT)
     values, bins = tail.compute(), tail.quantile_bins().tolist()
     filled = [p5 for p5, count in zip(bins, tail.count_bins().tolist(), strict=True) if count >= FILLED]
-    statistics = engine.last_stats
-    assert statistics is not None
     return Tails(
         p05_min=min(filled, default=math.nan),
         p05=float(values["p05"]),

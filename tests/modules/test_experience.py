@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sparrow.modules import Experience, collect
+from sparrow.modules import Experience, collect, collect_unjudged
 from sparrow.rollout import Completion
 
 
@@ -73,3 +73,10 @@ def test_lengths_must_agree() -> None:
 def test_a_missing_logprob_is_never_filled(bad: float) -> None:
     with pytest.raises(ValueError, match=r"completion 0 \(prompt 0\): a sampled log-prob is not finite"):
         collect([[1]], [completion([2, 3], [-1.0, bad])], [0.0], torch.zeros(1), torch.zeros(1, dtype=torch.long))
+
+
+def test_what_is_only_measured_has_no_reward_and_is_grouped_by_prompt() -> None:
+    made = collect_unjudged([[7, 8], [9]], [completion([4], [-0.4], 1), completion([1, 2], [-0.1, -0.2], 0)])
+    assert made.tokens_BT.tolist() == [[9, 4, 0, 0], [7, 8, 1, 2]]
+    assert made.group_B.tolist() == [1, 0]
+    assert made.rewards_B.tolist() == made.advantages_B.tolist() == [0.0, 0.0]

@@ -1,7 +1,7 @@
 """Sequences of an actor and everything the dense policy says of their tokens, from one chunked pass."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from sparrow.auditing.settings import AuditSettings
 from sparrow.data import Prompt
 from sparrow.evaluation.prompt_tail import PromptTail
 from sparrow.kernels import token_statistics
-from sparrow.modules import Experience, collect
+from sparrow.modules import Experience, collect_unjudged
 from sparrow.modules.microbatches import microbatches
 from sparrow.modules.passes import dense_pass, head_weight, hidden_states, predicting
 from sparrow.modules.scoring import scatter
@@ -91,12 +91,11 @@ def sample(
 def lay_out(prompts: Sequence[Prompt], completions: Sequence[Completion], settings: AuditSettings) -> Experience:
     """Completions of :func:`sample` as one batch, without rewards; groups count through ``prompts``."""
     per_batch = settings.prompts * settings.samples
-    group_B = torch.tensor(
-        [c.prompt_index + place // per_batch * settings.prompts for place, c in enumerate(completions)]
-    )
-    rows = [prompts[group].token_ids for group in group_B.tolist()]
-    zeros_B = torch.zeros(len(completions))
-    return collect(rows, completions, zeros_B.tolist(), zeros_B, group_B)
+    numbered = [
+        replace(c, prompt_index=c.prompt_index + place // per_batch * settings.prompts)
+        for place, c in enumerate(completions)
+    ]
+    return collect_unjudged([prompt.token_ids for prompt in prompts], numbered)
 
 
 @torch.no_grad()

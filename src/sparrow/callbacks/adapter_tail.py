@@ -21,7 +21,7 @@ from sparrow.data import Prompt, PromptDataModule
 from sparrow.kernels import token_statistics
 from sparrow.metrics import TailAcceptance
 from sparrow.models.attention import SparsePass
-from sparrow.modules import DistillSparse, Experience, collect
+from sparrow.modules import DistillSparse, Experience, collect_unjudged
 from sparrow.modules.microbatches import microbatches
 from sparrow.modules.passes import dense_pass, head_weight, hidden_states, predicting, sparse_pass
 from sparrow.modules.scoring import scatter
@@ -112,9 +112,7 @@ def dense_traces(module: DistillSparse, prompts: list[Prompt], rollout: Rollout)
         prompt_keys=[prompt.key for prompt in prompts],
         eos_token_ids=rollout.eos_token_ids,
     )
-    rows = [prompts[completion.prompt_index].token_ids for completion in completions]
-    zeros_B = torch.zeros(len(completions))
-    return collect(rows, completions, zeros_B.tolist(), zeros_B, zeros_B.long()).to(module.device)
+    return collect_unjudged([prompt.token_ids for prompt in prompts], completions).to(module.device)
 
 
 @torch.no_grad()

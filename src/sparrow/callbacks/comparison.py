@@ -9,7 +9,7 @@ import torch
 
 from sparrow.data import Prompt
 from sparrow.metrics import TailAcceptance
-from sparrow.modules import DensePolicy, collect, score
+from sparrow.modules import DensePolicy, collect_unjudged, score
 from sparrow.modules.passes import dense_pass
 from sparrow.rollout import Completion, RolloutEngine
 from sparrow.schedule import BudgetSchedule
@@ -103,9 +103,7 @@ def _generate(
 @torch.no_grad()
 def _floor(module: DensePolicy, prompts: Sequence[Prompt], completions: Sequence[Completion]) -> tuple[float, float]:
     """P5 of alpha and the largest weight error of dense rollouts under the dense pass."""
-    rows = [prompts[completion.prompt_index].token_ids for completion in completions]
-    zeros_B = torch.zeros(len(completions))
-    experience = collect(rows, completions, zeros_B.tolist(), zeros_B, zeros_B.long())
+    experience = collect_unjudged([prompt.token_ids for prompt in prompts], completions)
     with dense_pass(module.model):
         scores = score(module.model, experience, module.rollout.temperature)
     assert scores.alpha_BT is not None

@@ -4,7 +4,7 @@ from sparrow.modules.compatibility import check_together
 from sparrow.modules.dense_policy import DensePolicy
 from sparrow.modules.distill_settings import DistillSettings
 from sparrow.modules.distill_sparse import DistillSparse
-from sparrow.modules.experience import Experience, collect
+from sparrow.modules.experience import Experience, collect, collect_unjudged
 from sparrow.modules.non_finite import NonFiniteUpdate
 from sparrow.modules.recipe import Recipe
 from sparrow.modules.reference import ReferenceSettings
@@ -24,5 +24,6 @@ __all__ = [
     "UpdateSettings",
     "check_together",
     "collect",
+    "collect_unjudged",
     "score",
 ]

@@ -145,6 +145,21 @@ def demonstrate(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[i
     )
 
 
+def collect_unjudged(prompts: Sequence[Sequence[int]], completions: Sequence[Completion]) -> Experience:
+    """The same for completions that are measured and not trained on: rewards and advantages 0, grouped by prompt.
+
+    Args:
+        prompts: token ids per prompt, which completions name by their index.
+        completions: what the engine returned for them.
+
+    Raises:
+        ValueError: see :func:`collect`.
+    """
+    rows = [prompts[completion.prompt_index] for completion in completions]
+    group_B = torch.tensor([completion.prompt_index for completion in completions], dtype=torch.long)
+    return collect(rows, completions, [0.0] * len(rows), torch.zeros(len(rows)), group_B)
+
+
 def _lay_out(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens [B, T], prompt lengths [B] and whole lengths [B]."""
     rows = [[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)]
