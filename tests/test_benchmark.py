@@ -55,7 +55,7 @@ def test_every_suite_fits_its_class(suite: str) -> None:
 def test_kernels(tmp_path: Path) -> None:
     shape = ["suite.tokens=[100,200]", "suite.pages=[4,6]", "suite.batch=2", "suite.train_tokens=96"]
     small = ["suite.statistics_tokens=16", "suite.hidden=32", "suite.vocab=500", "suite.repeats=3"]
-    printed, summary = run(tmp_path / "run", *shape, *small, "suite.flush_mib=1", "suite.copy_mib=1")
+    printed, summary = run(tmp_path / "run", *shape, *small, "suite.flush_mib=1", "suite.copy_mib=1", "suite.layers=2")
     assert "decode, 200 tokens (cpu, float32, medians of up to 3 calls)" in printed
     expected = {*RATIOS, *(f"{key}_t{t}_p{p}" for key in RATIOS for t in (100, 200) for p in (4, 6))}
     expected |= {"copy_gb_per_s_t100", "copy_gb_per_s_t200"}

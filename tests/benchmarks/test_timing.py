@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from sparrow.benchmarks.timing import Clock, Timing, interleave, rotated
+from sparrow.benchmarks.timing import Clock, InTurn, Timing, interleave, rotated
 
 CPU = torch.device("cpu")
 
@@ -46,6 +46,19 @@ def test_a_slow_candidate_sits_out_the_last_rounds() -> None:
     assert {name: len(timing.seconds) for name, timing in measured.timings.items()}["fast"] == 20
     assert 3 <= len(measured.timings["slow"].seconds) <= 5
     assert called[-10:] == ["f"] * 10
+
+
+def test_calls_in_turn_give_the_time_of_one() -> None:
+    called: list[int] = []
+
+    def call(index: int) -> None:
+        called.append(index)
+        time.sleep(0.01)
+
+    in_turn = InTurn(tuple(lambda index=index: call(index) for index in range(4)))
+    measured = interleave({"layers": in_turn}, Clock(CPU, 1), repeats=5, warmup=1, budget_s=0.15)
+    assert called == [0, 1, 2, 3] * 4  # a round takes 0.04 s, so the budget holds three, and one has warmed up
+    assert all(0.01 <= seconds < 0.03 for seconds in measured.timings["layers"].seconds)
 
 
 def test_a_budget_leaves_three_rounds() -> None:

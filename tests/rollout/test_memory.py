@@ -67,6 +67,7 @@ def test_parts_by_hand() -> None:
     assert forward_bytes(SIZES, 4096, 2048, 2) == (4096 * 48 + 2048 * 118) * 2
     # Rows are padded to 16; blocks of 256 do not divide a vocabulary of 300.
     assert draw_bytes(SIZES, 3) == 3 * 16 * 11 * 4
+    assert draw_bytes(SIZES, 3, block=1) == 3 * 3 * 11 * 4
     assert draw_bytes(SIZES, 17, scaled=True) == 4 * 32 * 11 * 4
     assert draw_bytes(replace(SIZES, vocab=300), 3) == 4 * 16 * 300 * 4
     # 8 sequences with 3 drafts: 32 rows twice, 3 drafts and what follows 16 rows each. 64 sequences with 1: 128 rows.

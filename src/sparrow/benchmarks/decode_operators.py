@@ -1,7 +1,7 @@
 """The operators of one decode step, with what they are compared against, over a synthetic cache."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import torch
@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from sparrow.benchmarks.operator import NO_COUNTERPART, Operator
+from sparrow.benchmarks.timing import InTurn
 from sparrow.benchmarks.traffic import DecodeShape
-from sparrow.kernels import get_page_score, page_landmarks, page_scores, paged_attention, select_pages
+from sparrow.kernels import decode_attention, get_page_score, page_landmarks, page_scores, paged_attention, select_pages
 from sparrow.kernels.page_landmarks.reference import page_landmarks as reference_page_landmarks
 from sparrow.kernels.page_scores.reference import page_scores as reference_page_scores
 from sparrow.kernels.paged_attention.reference import paged_attention as reference_paged_attention
@@ -108,7 +109,10 @@ class DecodeInputs:
 
     def step(self, pages: int) -> Tensor:
         """Scores, choice and attention, as a sparse layer runs them."""
-        return self.attend(paged_attention, self.select(select_pages, self.scores(page_scores), pages))
+        budget_B = torch.full((self.shape.batch,), pages - FIRST - LAST, dtype=torch.int32, device=self.device)
+        cache = (self.key_pages, self.value_pages, self.landmarks, self.page_table_BN, self.cached_B)
+        choice = {"first": FIRST, "last": LAST, "max_pages": pages, "scale": self.scale}
+        return decode_attention(self.query_BHD, *cache, budget_B, self.score, **choice)[0]  # type: ignore[arg-type]
 
     def reference_step(self, pages: int) -> Tensor:
         """The same in plain torch."""
@@ -119,6 +123,22 @@ class DecodeInputs:
         """Torch's dense attention in its fastest layout: the G heads of a KV head as G queries, [B, K, G, D]."""
         query_BKGD = torch.unflatten(self.query_BHD, 1, (self.shape.kv_heads, -1))
         return scaled_dot_product_attention(query_BKGD, self.key_BKTD, self.value_BKTD, scale=self.scale)
+
+
+def layered_operators(layers: Sequence[DecodeInputs], pages: list[int]) -> list[Operator]:
+    """The operators of `decode_operators`, with torch's attention, on every layer's cache in turn.
+
+    Writing the whole cache and the plain references stay with the first layer: what they take hardly depends on caches.
+    """
+    merged = []
+    for first, *others in zip(*(decode_operators(inputs, pages) for inputs in layers), strict=True):
+        if first.name.endswith("/fill"):
+            merged.append(first)
+            continue
+        runs = InTurn((first.run, *(other.run for other in others)))
+        sdpa = None if first.sdpa is None else InTurn((first.sdpa, *(other.sdpa for other in others if other.sdpa)))
+        merged.append(replace(first, run=runs, sdpa=sdpa))
+    return merged
 
 
 def decode_operators(inputs: DecodeInputs, pages: list[int]) -> list[Operator]:

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from sparrow.benchmarks.decode_operators import FIRST, LAST, DecodeInputs, decode_operators
+from sparrow.benchmarks.decode_operators import FIRST, LAST, DecodeInputs, layered_operators
 from sparrow.benchmarks.operator import COPY, Operator, candidates, row
 from sparrow.benchmarks.results import write_results
 from sparrow.benchmarks.timing import Clock, interleave
@@ -45,6 +45,7 @@ class KernelSuite:
         tokens: cached tokens of a decode step; one table each.
         pages: page budgets, reserved pages included. The first one, at the longest of ``tokens``, is the suite's
             headline.
+        layers: caches that a decode operator goes through in turn, as the layers of a model; its time is that of one.
         train_batch: sequences of the training pass.
         train_tokens: tokens of each of them.
         statistics_tokens: tokens scored at a time.
@@ -77,6 +78,7 @@ class KernelSuite:
     vocab: int
     repeats: int = 20
     budget_s: float = 10.0
+    layers: int = 1
     warmup: int = 2
     flush_mib: int = 128
     copy_mib: int = 256
@@ -89,7 +91,16 @@ class KernelSuite:
             raise ValueError("suite.device='cuda': there is no CUDA device; must be cpu here")
         if self.dtype not in DTYPES:
             raise ValueError(f"suite.dtype={self.dtype!r}: must be one of {', '.join(DTYPES)}")
-        for key in ("repeats", "warmup", "copy_mib", "batch", "train_batch", "train_tokens", "statistics_tokens"):
+        for key in (
+            "repeats",
+            "warmup",
+            "layers",
+            "copy_mib",
+            "batch",
+            "train_batch",
+            "train_tokens",
+            "statistics_tokens",
+        ):
             if getattr(self, key) < 1:
                 raise ValueError(f"suite.{key}={getattr(self, key)}: must be 1 or more")
         for key, least in (("tokens", 1), ("pages", FIRST + LAST)):
@@ -149,7 +160,11 @@ class KernelSuite:
         dtype = DTYPES[self.dtype]
         sizes = (self.batch, self.heads, self.kv_heads, self.head_dim, self.page_size)
         shape = DecodeShape(*sizes, tokens, dtype.itemsize)
-        return decode_operators(DecodeInputs(shape, torch.device(self.device), dtype, self.seed), self.pages)
+        device = torch.device(self.device)
+        layers = [DecodeInputs(shape, device, dtype, self.seed + layer) for layer in range(self.layers)]
+        for inputs in layers[1:]:
+            inputs.__dict__.pop("rows_XKD")  # another copy of the cache, which only the first layer needs again
+        return layered_operators(layers, self.pages)
 
     def _training(self) -> list[Operator]:
         device, dtype = torch.device(self.device), DTYPES[self.dtype]

@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
 LABELS = {
     "sparse": "Sparrow, sparse",
@@ -23,7 +20,8 @@ def plot_steps(path: Path, medians: dict[int, dict[str, float]]) -> None:
         path: PNG file to write.
         medians: seconds per step by context length and system.
     """
-    figure, ax = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    ax = figure.subplots()
     for name, label in LABELS.items():
         points = [(tokens, steps[name] * 1000) for tokens, steps in medians.items() if name in steps]
         if points:
@@ -33,4 +31,3 @@ def plot_steps(path: Path, medians: dict[int, dict[str, float]]) -> None:
     ax.grid(alpha=0.3)
     ax.legend()
     figure.savefig(path, dpi=130)
-    plt.close(figure)

@@ -17,7 +17,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel, StaticCache
 
 from sparrow.kernels import page_landmarks
 from sparrow.rollout import RolloutEngine
-from sparrow.rollout.decoder import Decoder, DecodeRows, padded_rows
+from sparrow.rollout.decoder import Decoder, DecodeRows
 from sparrow.rollout.pool import PagePool
 from sparrow.schedule import BudgetSchedule
 
@@ -98,7 +98,7 @@ class SyntheticDecoder(Decoder):
         for keys, values, landmarks in zip(pool.keys, pool.values, pool.landmarks, strict=True):
             page_landmarks(key_XKD, value_XKD, keys, values, landmarks, page_X, offset_X, self.score)
         embed_VE = self.weights.embed_VE
-        return embed_VE.new_zeros(padded_rows(len(lengths)), embed_VE.shape[1])
+        return embed_VE.new_zeros(self.padded_rows(len(lengths)), embed_VE.shape[1])
 
     def step(self, rows: DecodeRows, pool: PagePool, page_bits: list[Tensor] | None = None) -> Tensor:
         """One decode step."""

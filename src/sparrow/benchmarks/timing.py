@@ -3,7 +3,9 @@
 A number taken alone says little: clocks, other processes and the state of the caches move it by more than what is to
 be shown. So candidates run in rounds, each round once through all of them from another start, and before each call a
 buffer larger than the last cache is overwritten. In a model every layer has its own pages, which the layers between
-two visits have pushed out; a warm cache would flatter what reads little.
+two visits have pushed out; a warm cache would flatter what reads little. On a CPU that overwriting pushes out the code
+as well, which in a model the layer before has just run; a candidate that goes through several caches in turn
+(`InTurn`) pays for that once.
 """
 
 import math
@@ -16,6 +18,22 @@ import torch
 from torch import Tensor
 
 Candidate = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """The same call on several sets of data, one after the other, as the layers of a model make it.
+
+    Attributes:
+        calls: one per set; the time of one is that of all over their number.
+    """
+
+    calls: tuple[Candidate, ...]
+
+    def __call__(self) -> None:
+        """Make all calls."""
+        for call in self.calls:
+            call()
 
 
 @dataclass(frozen=True)
@@ -61,13 +79,14 @@ class Clock:
         self._buffer: Tensor = torch.empty(flush_mib << 20, dtype=torch.uint8, device=device)
 
     def time(self, candidate: Candidate) -> float:
-        """Seconds of one call."""
+        """Seconds of one call; of several in turn, their mean."""
         self._buffer.zero_()
+        calls = len(candidate.calls) if isinstance(candidate, InTurn) else 1
         if self.device.type == "cuda":
-            return self._time_events(candidate)
+            return self._time_events(candidate) / calls
         start = time.perf_counter()
         candidate()
-        return time.perf_counter() - start
+        return (time.perf_counter() - start) / calls
 
     def _time_events(self, candidate: Candidate) -> float:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -98,7 +117,8 @@ def interleave(
     for name, candidate in candidates.items():
         try:
             warm = [clock.time(candidate) for _ in range(warmup)]
-            rounds[name] = _affordable(warm, repeats, budget_s)
+            calls = len(candidate.calls) if isinstance(candidate, InTurn) else 1
+            rounds[name] = _affordable([seconds * calls for seconds in warm], repeats, budget_s)
         except torch.OutOfMemoryError as error:
             failures[name] = f"out of memory: {str(error).splitlines()[0]}"
     names = [name for name in candidates if name not in failures]

@@ -23,6 +23,9 @@ SUPPORTED_FAMILIES = ("qwen3", "qwen2", "llama")
 SUPPORTED_ROPE = ("default", "linear", "llama3", "yarn")
 """RoPE variants whose frequencies do not depend on the sequence at hand."""
 
+Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""``x @ weight.T + bias``, as `torch.nn.functional.linear`."""
+
 
 @dataclass(frozen=True)
 class LowRank:
@@ -41,12 +44,12 @@ class Projection:
     bias: Tensor | None = None
     branches: tuple[LowRank, ...] = ()
 
-    def apply(self, x: Tensor, adapter: bool) -> Tensor:
-        """[..., in] -> [..., out]; the branches take part when ``adapter`` is true."""
-        out = F.linear(x, self.weight, self.bias)
+    def apply(self, x: Tensor, adapter: bool, linear: Linear = F.linear) -> Tensor:
+        """[..., in] -> [..., out]; the branches take part when ``adapter`` is true. ``linear`` makes the products."""
+        out = linear(x, self.weight, self.bias)
         if adapter:
             for branch in self.branches:
-                out = out + F.linear(F.linear(x, branch.a), branch.b) * branch.scaling
+                out = out + linear(linear(x, branch.a, None), branch.b, None) * branch.scaling
         return out
 
 

@@ -3,10 +3,10 @@
 Both are written out over plain tensors, without modules or hooks. A decode step writes the new key and value first, so
 a token attends to itself; sparse layers then score the full pages, choose, and attend to the chosen ones.
 
-Rows are independent of each other in every operation, and the number of rows is a multiple of `ROW_BLOCK`. The
-latter is what makes a row's bits independent of the batch on CPU: the BLAS picks other kernels for fewer than about
-12 rows and for odd remainders, but gives each row the same bits for every multiple of 16 (measured for fp32 with 1
-to 16 threads).
+Rows are independent of each other in every operation, so a row's bits do not depend on the batch. On CPU in fp32 a
+decode step multiplies by `row_linear`, whose rows are independent by themselves. A prefill leaves that to the BLAS,
+which picks other kernels for fewer than about 12 rows and for odd remainders, but gives each row the same bits for
+every multiple of 16 (measured for fp32 with 1 to 16 threads): its rows are padded to a multiple of `ROW_BLOCK`.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparrow.kernels import PageScore, page_landmarks, page_scores, paged_attention, select_pages
+from sparrow.kernels import PageScore, decode_attention, page_landmarks, paged_attention, row_linear
 from sparrow.kernels.page_bits import pack_lists
 from sparrow.kernels.paged_attention.reference import every_page
-from sparrow.models.families import DecoderWeights, LayerWeights
+from sparrow.kernels.row_linear import serves
+from sparrow.models.families import DecoderWeights, LayerWeights, Linear
 from sparrow.rollout.pool import PagePool
 
 ROW_BLOCK = 16
@@ -29,9 +30,14 @@ PREFILL_ROWS = 2048
 peak, several times the state between layers, does not grow with the prompts."""
 
 
-def padded_rows(rows: int) -> int:
-    """``rows`` rounded up to a multiple of :data:`ROW_BLOCK`."""
-    return -(-rows // ROW_BLOCK) * ROW_BLOCK
+def padded_rows(rows: int, block: int = ROW_BLOCK) -> int:
+    """``rows`` rounded up to a multiple of ``block``."""
+    return -(-rows // block) * block
+
+
+def decode_block(weight: Tensor) -> int:
+    """The multiple that the rows of a decode step over such weights are padded to."""
+    return 1 if serves(weight) else ROW_BLOCK
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,11 @@ class Decoder:
     def logits(self, hidden_BE: Tensor) -> Tensor:
         """[B, E] final hidden states -> [B, V] logits in fp32, computed in the dtype of the head."""
         head_VE = self.weights.head_VE
-        return F.linear(hidden_BE.to(head_VE.dtype), head_VE).float()
+        return row_linear(hidden_BE.to(head_VE.dtype), head_VE).float()
+
+    def padded_rows(self, rows: int) -> int:
+        """Rows of a decode step that carries ``rows`` of them."""
+        return padded_rows(rows, decode_block(self.weights.embed_VE))
 
     def prefill(self, token_X: Tensor, page_X: Tensor, offset_X: Tensor, lengths: list[int], pool: PagePool) -> Tensor:
         """Dense causal forward of prompts laid end to end; fills their pages.
@@ -123,7 +133,7 @@ class Decoder:
         chunks = [slice(start, start + PREFILL_ROWS) for start in range(0, len(x_XE), PREFILL_ROWS)]
         for index, layer in enumerate(self.weights.layers):
             for rows in chunks:
-                projected = self._project(layer, x_XE[rows], *self._rope(position_X[rows]))
+                projected = self._project(layer, x_XE[rows], *self._rope(position_X[rows]), F.linear)
                 query_XHD[rows], key_XKD[rows], value_XKD[rows] = projected
                 del projected
             self._write(pool, index, key_XKD, value_XKD, page_X, offset_X)
@@ -132,7 +142,7 @@ class Decoder:
                 # In place of the query, which nobody needs any more; padding keeps its own.
                 query_XHD[rows] = _causal_attention(query_XHD[rows], key_XKD[rows], value_XKD[rows], self.weights.scale)
             for rows in chunks:
-                x_XE[rows] = self._finish_layer(layer, x_XE[rows], query_XHD[rows])
+                x_XE[rows] = self._finish_layer(layer, x_XE[rows], query_XHD[rows], F.linear)
         last_X = torch.zeros(padded_rows(len(lengths)), dtype=torch.int64, device=token_X.device)
         last_X[: len(lengths)] = torch.tensor(starts, device=token_X.device) + torch.tensor(
             lengths, device=token_X.device
@@ -156,54 +166,54 @@ class Decoder:
         if x_BE.device.type == "cpu":  # what the CPU kernel would work out in each dense layer anew
             every = every_page(rows.cached_B, self.weights.kv_heads, rows.page_table_BN.shape[1], pool.page_size)
         for index, layer in enumerate(self.weights.layers):
-            query, key, value = self._project(layer, x_BE, cos_B1D, sin_B1D)
+            query, key, value = self._project(layer, x_BE, cos_B1D, sin_B1D, row_linear)
             self._write(pool, index, key, value, rows.page_B, rows.offset_B)
-            pages, count = self._choose(rows, pool, query, pool.landmarks[index])
+            mixed, pages = self._attend(rows, pool, index, query, every)
             if page_bits is not None and pool.landmarks[index] is not None:
                 page_bits.append(_bits(rows, pages, self.weights.kv_heads, pool.page_size))
-            mixed = paged_attention(
-                query,
-                pool.keys[index],
-                pool.values[index],
-                rows.page_table_BN,
-                *(every if pages is None else (pages, count)),
-                rows.cached_B,
-                self.weights.scale,
-            )
-            x_BE = self._finish_layer(layer, x_BE, mixed)
+            x_BE = self._finish_layer(layer, x_BE, mixed, row_linear)
         return self._norm(x_BE, self.weights.final_norm_E)
 
-    def _choose(
-        self, rows: DecodeRows, pool: PagePool, query_BHD: Tensor, landmarks: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        choice = rows.choice
+    def _attend(
+        self,
+        rows: DecodeRows,
+        pool: PagePool,
+        index: int,
+        query_BHD: Tensor,
+        every: tuple[Tensor | None, Tensor | None],
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention of one layer, and the pages read where they were chosen."""
+        cache = (pool.keys[index], pool.values[index])
+        choice, landmarks, scale = rows.choice, pool.landmarks[index], self.weights.scale
         if choice is None or landmarks is None:
-            return None, None
-        scores_BKN = page_scores(
-            query_BHD, landmarks, rows.page_table_BN, rows.cached_B, self.score, page_size=pool.page_size
-        )
-        return select_pages(
-            scores_BKN,
+            return paged_attention(query_BHD, *cache, rows.page_table_BN, *every, rows.cached_B, scale), None
+        mixed_BHD, pages_BKS, _ = decode_attention(
+            query_BHD,
+            *cache,
+            landmarks,
+            rows.page_table_BN,
             rows.cached_B,
             choice.budget_B,
-            page_size=pool.page_size,
+            self.score,
             first=choice.first,
             last=choice.last,
             max_pages=choice.max_pages,
+            scale=scale,
         )
+        return mixed_BHD, pages_BKS
 
     def _rope(self, position_X: Tensor) -> tuple[Tensor, Tensor]:
         return self._cos_TD[position_X].unsqueeze(1), self._sin_TD[position_X].unsqueeze(1)
 
     def _project(
-        self, layer: LayerWeights, x_XE: Tensor, cos_X1D: Tensor, sin_X1D: Tensor
+        self, layer: LayerWeights, x_XE: Tensor, cos_X1D: Tensor, sin_X1D: Tensor, linear: Linear
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Query [X, H, D], key and value [X, K, D], after the norms and RoPE."""
         size = (len(x_XE), -1, self.weights.head_dim)
         normed_XE = self._norm(x_XE, layer.input_norm_E)
-        query = layer.q.apply(normed_XE, self.adapter).view(size)
-        key = layer.k.apply(normed_XE, self.adapter).view(size)
-        value = layer.v.apply(normed_XE, self.adapter).view(size)
+        query = layer.q.apply(normed_XE, self.adapter, linear).view(size)
+        key = layer.k.apply(normed_XE, self.adapter, linear).view(size)
+        value = layer.v.apply(normed_XE, self.adapter, linear).view(size)
         if layer.q_norm_D is not None and layer.k_norm_D is not None:
             query, key = self._norm(query, layer.q_norm_D), self._norm(key, layer.k_norm_D)
         return _rotate(query, cos_X1D, sin_X1D), _rotate(key, cos_X1D, sin_X1D), value
@@ -213,13 +223,13 @@ class Decoder:
             key, value, pool.keys[index], pool.values[index], pool.landmarks[index], page_X, offset_X, self.score
         )
 
-    def _finish_layer(self, layer: LayerWeights, x_XE: Tensor, mixed_XHD: Tensor) -> Tensor:
+    def _finish_layer(self, layer: LayerWeights, x_XE: Tensor, mixed_XHD: Tensor, linear: Linear) -> Tensor:
         """Output projection and MLP, with their residual connections."""
-        x_XE = x_XE + layer.o.apply(mixed_XHD.flatten(1), self.adapter)
+        x_XE = x_XE + layer.o.apply(mixed_XHD.flatten(1), self.adapter, linear)
         normed_XE = self._norm(x_XE, layer.post_norm_E)
-        gate = layer.activation(layer.gate.apply(normed_XE, self.adapter))
-        inner = gate.mul_(layer.up.apply(normed_XE, self.adapter))
-        return x_XE + layer.down.apply(inner, self.adapter)
+        gate = layer.activation(layer.gate.apply(normed_XE, self.adapter, linear))
+        inner = gate.mul_(layer.up.apply(normed_XE, self.adapter, linear))
+        return x_XE + layer.down.apply(inner, self.adapter, linear)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         """RMSNorm over the last axis, in fp32, rounded before the weight as the models do."""

@@ -1,6 +1,7 @@
 """The rollout engine: samples from a transformers model, over its own weights, with scheduled sparse attention."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -9,9 +10,10 @@ from torch import nn
 from sparrow.kernels import PageScore, get_page_score
 from sparrow.models.families import DecoderWeights, decoder_weights
 from sparrow.rollout.completion import Completion, RolloutStats
-from sparrow.rollout.decoder import Decoder
+from sparrow.rollout.decoder import Decoder, decode_block
 from sparrow.rollout.loop import Progress, Rollout
 from sparrow.rollout.memory import RolloutMemory, predict
+from sparrow.rollout.out_of_memory import Room
 from sparrow.rollout.pool import PagePool
 from sparrow.rollout.request import Limits, Request, check_request, pages_needed
 from sparrow.rollout.sampler import SamplingParams
@@ -32,14 +34,16 @@ class RolloutEngine:
 
     Same tokens alone and in a batch. A sequence's random numbers depend on (seed, step, prompt key, sample,
     position) only. On CPU in fp32 its hidden states, log-probabilities and tokens are bit-equal whatever runs
-    beside it, whatever ``max_batch`` is, and whether or not it had to wait for pages; that rests on rows padded to
-    multiples of 16 (see `sparrow.rollout.decoder`), each prompt attending by itself, and decode kernels that treat
-    each row by itself. It holds for a fixed number of threads. A decoded token and the same token in a prefilled
+    beside it, whatever ``max_batch`` is, and whether or not it had to wait for pages; that rests on products that treat
+    each row by itself (see `sparrow.rollout.decoder`), each prompt attending by itself, and decode kernels that do so
+    too. It holds for a fixed number of threads. A decoded token and the same token in a prefilled
     prompt agree to rounding only. On a GPU the kernels keep it, but matrix products may not: there, expect equality
     up to rounding.
 
     Pages. A full pool makes new sequences wait and pauses growing ones with their pages kept; see
     `sparrow.rollout.scheduler` for why that cannot deadlock. ``last_stats`` holds the counters of the last call.
+
+    Out of memory. A call says so and starts again with half as many sequences at a time; its completions stay the same.
 
     Lossless mode. With ``draft_tokens`` the sparse actor only proposes, and the dense policy accepts or corrects: the
     samples follow the dense policy exactly, and what is recorded is the dense policy's. See
@@ -208,6 +212,7 @@ class RolloutEngine:
         Raises:
             ValueError, KeyError: see `sparrow.rollout.request`; nothing has run then.
             FloatingPointError: the model gave NaN; the message names the sample.
+            torch.OutOfMemoryError: there is no room for a single sequence.
         """
         reader = tokenizer if tokenizer is not None else self.tokenizer
         request = Request(
@@ -225,6 +230,14 @@ class RolloutEngine:
         )
         self.refresh()
         check_request(request, self._limits(reader))
+        while True:
+            try:
+                return self._run(request, progress, reader)
+            except torch.OutOfMemoryError as error:
+                told = str(error)
+            self._shrink(request, told)  # not where the error still holds on to what did not fit
+
+    def _run(self, request: Request, progress: Progress | None, reader: TextDecoder | None) -> list[Completion]:
         with torch.autocast(self._weights.embed_VE.device.type, enabled=False):
             pool = self._pool_for(request)
             rollout = self._rollout(request, pool, progress, reader)
@@ -235,6 +248,13 @@ class RolloutEngine:
                 if not (self.keep_pool and pool.is_idle):
                     self._pool = None
         return completions
+
+    def _shrink(self, request: Request, told: str) -> None:
+        """Give the next try half of what this one had."""
+        room = Room(self.max_batch, self.prefill_tokens, self.max_cached_tokens)
+        least = self._most_pages(request) * self.schedule.page_size
+        next_room = room.halved(request.sequences, request.max_tokens, least, told)
+        self.max_batch, self.prefill_tokens, self.max_cached_tokens = astuple(next_room)
 
     def _rollout(
         self, request: Request, pool: PagePool, progress: Progress | None, tokenizer: TextDecoder | None
@@ -301,6 +321,7 @@ class RolloutEngine:
             longest=max(lengths, default=0),
             max_tokens=request.max_tokens,
             recorded=request.sequences * max_new_tokens if "hidden" in request.record else 0,
+            block=decode_block(self._weights.embed_VE),
         )
 
     def make_decoder(self, *, adapter: bool, max_tokens: int) -> Decoder:
@@ -341,8 +362,11 @@ class RolloutEngine:
         limit = self._limits().pool_pages
         if limit is not None:
             return limit
-        most = max((pages_needed(len(ids), request, self.schedule.page_size) for ids in request.prompts), default=1)
-        return most * min(self.max_batch, request.sequences) + 1
+        return self._most_pages(request) * min(self.max_batch, request.sequences) + 1
+
+    def _most_pages(self, request: Request) -> int:
+        """Pages that the longest sequence of the request can need."""
+        return max((pages_needed(len(ids), request, self.schedule.page_size) for ids in request.prompts), default=1)
 
     def _pool_for(self, request: Request) -> PagePool:
         """The cache, kept between calls unless it is too small."""

@@ -136,7 +136,7 @@ class Rollout:
         self.pool.copy([source for source, _ in admission.copies], [target for _, target in admission.copies])
         slots = np.array(admission.slots, dtype=np.int64)
         hidden = [group.hidden_E for group in admission.groups if group.hidden_E is not None]
-        hidden += [hidden[0]] * (padded_rows(len(hidden)) - len(hidden))
+        hidden += [hidden[0]] * (self.decoder.padded_rows(len(hidden)) - len(hidden))
         request = self.request
         for slot, group in zip(admission.slots, admission.groups):
             sample_index = int(self.scheduler.sequence[slot]) % request.samples
@@ -162,7 +162,7 @@ class Rollout:
         """The batch of a decode step, padded: ``token`` of each of ``slots``, the last of ``cached`` tokens."""
         count, page_size = slots.size, self.pool.page_size
         position = cached - 1
-        packed = np.zeros((5, padded_rows(count)), dtype=np.int64)
+        packed = np.zeros((5, self.decoder.padded_rows(count)), dtype=np.int64)
         packed[2, count:] = -1
         packed[0, :count] = token
         packed[1, :count] = position

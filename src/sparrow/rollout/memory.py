@@ -20,7 +20,7 @@ from torch import nn
 
 from sparrow.models.adapter import base_model
 from sparrow.models.architecture import Architecture, from_config
-from sparrow.rollout.decoder import PREFILL_ROWS, padded_rows
+from sparrow.rollout.decoder import PREFILL_ROWS, ROW_BLOCK, padded_rows
 from sparrow.rollout.sampler import CDF_BLOCK
 
 FLOAT = 4
@@ -80,7 +80,9 @@ def forward_bytes(sizes: Architecture, rows: int, longest: int, element: int) ->
     return element * (rows * state + max(chunk * project, longest * 3 * query, chunk * finish))
 
 
-def draw_bytes(sizes: Architecture, sequences: int, *, draft_tokens: int = 0, scaled: bool = False) -> int:
+def draw_bytes(
+    sizes: Architecture, sequences: int, *, draft_tokens: int = 0, scaled: bool = False, block: int = ROW_BLOCK
+) -> int:
     """Most that drawing holds, without top-k, top-p and min-p.
 
     Args:
@@ -88,8 +90,9 @@ def draw_bytes(sizes: Architecture, sequences: int, *, draft_tokens: int = 0, sc
         sequences: drawn for at a time.
         draft_tokens: tokens of a draft; 0 without drafts.
         scaled: whether logits are divided by a temperature.
+        block: the multiple that rows are padded to, see `sparrow.rollout.decoder.decode_block`.
     """
-    rows, check = padded_rows(sequences), padded_rows(sequences * (draft_tokens + 1))
+    rows, check = padded_rows(sequences, block), padded_rows(sequences * (draft_tokens + 1), block)
     padded = sizes.vocab > CDF_BLOCK and sizes.vocab % CDF_BLOCK > 0
     held = (LOGIT_COPIES + scaled + padded) * rows
     if draft_tokens:
@@ -122,6 +125,7 @@ def predict(
     longest: int,
     max_tokens: int,
     recorded: int,
+    block: int,
 ) -> RolloutMemory:
     """Memory of a rollout of a loaded model.
 
@@ -140,11 +144,12 @@ def predict(
         longest: tokens of the longest prompt.
         max_tokens: longest sequence.
         recorded: tokens whose hidden states are recorded.
+        block: the multiple that the rows of a decode step are padded to.
     """
     sizes = from_config(base_model(model).config)
-    rows = padded_rows(sequences * (draft_tokens + 1))
+    rows = padded_rows(sequences * (draft_tokens + 1), block)
     forward = max(forward_bytes(sizes, prefill, longest, element), forward_bytes(sizes, rows, 0, element))
-    draw = draw_bytes(sizes, sequences, draft_tokens=draft_tokens, scaled=scaled)
+    draw = draw_bytes(sizes, sequences, draft_tokens=draft_tokens, scaled=scaled, block=block)
     return RolloutMemory(
         parameters=sum(parameter.nbytes for parameter in model.parameters()),
         copies=copies,

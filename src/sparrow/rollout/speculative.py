@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparrow.rollout.completion import RolloutStats
-from sparrow.rollout.decoder import Decoder, padded_rows
+from sparrow.rollout.decoder import Decoder
 from sparrow.rollout.loop import Rollout
 from sparrow.rollout.sampler import Sampled, distribution, invert_cdf, substream_of, uniforms
 from sparrow.rollout.scheduler import IntArray
@@ -145,7 +145,7 @@ class SpeculativeRollout(Rollout):
         accepted_B: IntArray,
     ) -> IntArray:
         """The token after the accepted ones: in place of the rejected one, or one more."""
-        last = np.zeros(padded_rows(slots.size), dtype=np.int64)
+        last = np.zeros(self.decoder.padded_rows(slots.size), dtype=np.int64)
         last[: slots.size] = first_B + accepted_B
         probs_BV = dense_XV[self._to_device(last)]
         for place, (rows, draft_BV) in enumerate(zip(draft.rows, draft.probs)):

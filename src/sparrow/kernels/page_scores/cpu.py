@@ -41,33 +41,53 @@ def _group_mean(query_BHD: Any, mean_BKD: Any) -> None:
 
 
 @inlined
+def score_pages(
+    length: Any,
+    weights_BKX: Any,
+    landmarks_KX: Any,
+    page_table_BN: Any,
+    b: Any,
+    k: Any,
+    n: Any,
+    final: Any,
+    scores: Any,
+) -> None:
+    """Scores pages n .. n+3 of (sequence b, KV head k), all of them full; X runs over the W * D numbers of a page."""
+    # Past `final` the last page is scored again, and the result is written to its own place again.
+    n1, n2, n3 = min(n + 1, final), min(n + 2, final), min(n + 3, final)
+    p0, p1 = page_table_BN[b, n], page_table_BN[b, n1]
+    p2, p3 = page_table_BN[b, n2], page_table_BN[b, n3]
+    s0 = s1 = s2 = s3 = ZERO
+    for x in range(length):
+        weight = weights_BKX[b, k, x]
+        s0 += weight * landmarks_KX[p0, k, x]
+        s1 += weight * landmarks_KX[p1, k, x]
+        s2 += weight * landmarks_KX[p2, k, x]
+        s3 += weight * landmarks_KX[p3, k, x]
+    scores[b, k, n] = s0
+    scores[b, k, n1] = s1
+    scores[b, k, n2] = s2
+    scores[b, k, n3] = s3
+
+
+@inlined
+def fetch_pages(length: Any, landmarks_KX: Any, page_table_BN: Any, b: Any, k: Any, n: Any, stop: Any) -> None:
+    """Asks for the landmarks of the four pages that come `AHEAD_PAGES` later."""
+    for ahead in range(n + AHEAD_PAGES, min(n + AHEAD_PAGES + 4, stop)):
+        for x in range(0, length, LINE_FLOATS):
+            prefetch(landmarks_KX, (page_table_BN[b, ahead], k, x))
+
+
+@inlined
 def _score_chunk(
     length: Any, weights_BKX: Any, landmarks_KX: Any, page_table_BN: Any, b: Any, start: Any, stop: Any, scores_BKN: Any
 ) -> None:
-    """Scores pages start .. stop-1, all of them full, of sequence b; X runs over the W * D numbers of a page."""
-    kv_heads = landmarks_KX.shape[1]
-    final = stop - 1
+    """Scores pages start .. stop-1, all of them full, of sequence b."""
     for n in range(start, stop, 4):
-        for ahead in range(n + AHEAD_PAGES, min(n + AHEAD_PAGES + 4, stop)):
-            for k in range(kv_heads):
-                for x in range(0, length, LINE_FLOATS):
-                    prefetch(landmarks_KX, (page_table_BN[b, ahead], k, x))
-        # Past the end the last page is scored again, and the result is written to its own place again.
-        n1, n2, n3 = min(n + 1, final), min(n + 2, final), min(n + 3, final)
-        p0, p1 = page_table_BN[b, n], page_table_BN[b, n1]
-        p2, p3 = page_table_BN[b, n2], page_table_BN[b, n3]
-        for k in range(kv_heads):
-            s0 = s1 = s2 = s3 = ZERO
-            for x in range(length):
-                weight = weights_BKX[b, k, x]
-                s0 += weight * landmarks_KX[p0, k, x]
-                s1 += weight * landmarks_KX[p1, k, x]
-                s2 += weight * landmarks_KX[p2, k, x]
-                s3 += weight * landmarks_KX[p3, k, x]
-            scores_BKN[b, k, n] = s0
-            scores_BKN[b, k, n1] = s1
-            scores_BKN[b, k, n2] = s2
-            scores_BKN[b, k, n3] = s3
+        for k in range(landmarks_KX.shape[1]):
+            fetch_pages(length, landmarks_KX, page_table_BN, b, k, n, stop)
+        for k in range(landmarks_KX.shape[1]):
+            score_pages(length, weights_BKX, landmarks_KX, page_table_BN, b, k, n, stop - 1, scores_BKN)
 
 
 @cache
@@ -101,6 +121,14 @@ def _score_with(constant_length: int) -> Callable[..., None]:
     return _score
 
 
+def row_weights(query_BHD: Tensor, kv_heads: int, score: LinearScore) -> Any:
+    """What multiplies the landmarks of a page, [B, K, W * D]."""
+    batch, _, head_size = query_BHD.shape
+    query_BKD = torch.empty(batch, kv_heads, head_size)
+    _group_mean(jit.array(query_BHD, torch.float32), query_BKD.numpy())
+    return jit.array(score.weights(query_BKD).flatten(2))
+
+
 def page_scores(
     query_BHD: Tensor,
     landmarks: Tensor,
@@ -113,16 +141,13 @@ def page_scores(
     """Runs the compiled chunks over (sequence, 64 pages) on the threads that torch uses."""
     if not isinstance(score, LinearScore) or landmarks.dtype != torch.float32:
         return reference.page_scores(query_BHD, landmarks, page_table_BN, cached_B, score, page_size=page_size)
-    batch, _, head_size = query_BHD.shape
-    kv_heads, pages = landmarks.shape[1], page_table_BN.shape[1]
-    query_BKD = torch.empty(batch, kv_heads, head_size)
-    _group_mean(jit.array(query_BHD, torch.float32), query_BKD.numpy())
+    batch, kv_heads, pages = len(query_BHD), landmarks.shape[1], page_table_BN.shape[1]
     scores_BKN = torch.empty(batch, kv_heads, pages)
     length = landmarks.shape[2] * landmarks.shape[3]
     jit.run(
         _score_with(length if length in CONSTANT_LENGTHS else 0),
         batch * -(-pages // CHUNK_PAGES),
-        jit.array(score.weights(query_BKD).flatten(2)),
+        row_weights(query_BHD, kv_heads, score),
         jit.array(landmarks.flatten(2)),
         jit.array(page_table_BN),
         jit.array(cached_B, torch.int32),

@@ -133,6 +133,70 @@ def _add_page_values(
                 )
 
 
+@inlined
+def attend_row(
+    head_size: Any,
+    b: Any,
+    k: Any,
+    count: Any,
+    query_BHD: Any,
+    key_pages: Any,
+    value_pages: Any,
+    page_table_BN: Any,
+    pages_BKS: Any,
+    cached: Any,
+    scale: Any,
+    logits_GT: Any,
+    maximum_G: Any,
+    total_G: Any,
+    query_GD: Any,
+    out_GD: Any,
+    out_BHD: Any,
+) -> None:
+    """Attention of the G query heads of (sequence b, KV head k) to `count` listed pages; see `row_buffers`."""
+    page_size, group = key_pages.shape[2], query_GD.shape[0]
+    stride = (page_size + 3) // 4 * 4
+    block_pages = logits_GT.shape[1] // stride
+    for g in range(group):
+        maximum_G[g], total_G[g] = -np.inf, ZERO
+        for d in range(head_size):
+            query_GD[g, d] = query_BHD[b, k * group + g, d] * scale
+            out_GD[g, d] = ZERO
+
+    for block in range(0, count, block_pages):
+        block_stop = min(block + block_pages, count)
+        for s in range(block, block_stop):
+            logical = pages_BKS[b, k, s]
+            page, live = page_table_BN[b, logical], min(page_size, cached - logical * page_size)
+            _page_logits(head_size, query_GD, key_pages, value_pages, page, k, live, logits_GT, (s - block) * stride)
+        _block_weights(head_size, logits_GT, (block_stop - block) * stride, maximum_G, total_G, out_GD)
+        for s in range(block, block_stop):
+            logical, ahead = pages_BKS[b, k, s], pages_BKS[b, k, min(s + block_pages, count - 1)]
+            page, live = page_table_BN[b, logical], min(page_size, cached - logical * page_size)
+            first, next_page = (s - block) * stride, page_table_BN[b, ahead]
+            _add_page_values(head_size, logits_GT, first, key_pages, value_pages, page, next_page, k, live, out_GD)
+
+    for g in range(group):
+        # Zero only if there was nothing to read (or every logit was -inf): the row stays zero.
+        inverse = ONE / total_G[g] if total_G[g] != ZERO else ZERO
+        for d in range(head_size):
+            out_BHD[b, k * group + g, d] = out_GD[g, d] * inverse
+
+
+@compiled
+def row_buffers(group: Any, page_size: Any, head_size: Any) -> Any:
+    """What `attend_row` works in: logits of a block, running maximum and sum, scaled query, weighted values."""
+    stride = (page_size + 3) // 4 * 4
+    block_pages = max(1, BLOCK_TOKENS // stride)
+    return (
+        np.empty((group, block_pages * stride), np.float32),
+        np.empty(group, np.float32),
+        np.empty(group, np.float32),
+        np.empty((group, head_size), np.float32),
+        np.empty((group, head_size), np.float32),
+    )
+
+
 @cache
 def _attend_with(constant_size: int) -> Callable[..., None]:
     """The compiled rows for one head size, or with 0 for any."""
@@ -155,45 +219,15 @@ def _attend_with(constant_size: int) -> Callable[..., None]:
         _, kv_heads, page_size, _ = key_pages.shape
         head_size = constant_size if constant_size > 0 else query_BHD.shape[2]
         group = query_BHD.shape[1] // kv_heads
-        stride = (page_size + 3) // 4 * 4
-        block_pages = max(1, BLOCK_TOKENS // stride)
-        logits_GT = np.empty((group, block_pages * stride), np.float32)
-        maximum_G = np.empty(group, np.float32)
-        total_G = np.empty(group, np.float32)
-        query_GD = np.empty((group, head_size), np.float32)
-        out_GD = np.empty((group, head_size), np.float32)
+        logits_GT, maximum_G, total_G, query_GD, out_GD = row_buffers(group, page_size, head_size)
         for row in range(start, stop):
             b, k = row // kv_heads, row % kv_heads
             cached = cached_B[b]
             count = count_BK[b, k] if cached > 0 else 0
-            for g in range(group):
-                maximum_G[g], total_G[g] = -np.inf, ZERO
-                for d in range(head_size):
-                    query_GD[g, d] = query_BHD[b, k * group + g, d] * scale
-                    out_GD[g, d] = ZERO
-
-            for block in range(0, count, block_pages):
-                block_stop = min(block + block_pages, count)
-                for s in range(block, block_stop):
-                    logical = pages_BKS[b, k, s]
-                    page, live = page_table_BN[b, logical], min(page_size, cached - logical * page_size)
-                    _page_logits(
-                        head_size, query_GD, key_pages, value_pages, page, k, live, logits_GT, (s - block) * stride
-                    )
-                _block_weights(head_size, logits_GT, (block_stop - block) * stride, maximum_G, total_G, out_GD)
-                for s in range(block, block_stop):
-                    logical, ahead = pages_BKS[b, k, s], pages_BKS[b, k, min(s + block_pages, count - 1)]
-                    page, live = page_table_BN[b, logical], min(page_size, cached - logical * page_size)
-                    first, next_page = (s - block) * stride, page_table_BN[b, ahead]
-                    _add_page_values(
-                        head_size, logits_GT, first, key_pages, value_pages, page, next_page, k, live, out_GD
-                    )
-
-            for g in range(group):
-                # Zero only if there was nothing to read (or every logit was -inf): the row stays zero.
-                inverse = ONE / total_G[g] if total_G[g] != ZERO else ZERO
-                for d in range(head_size):
-                    out_BHD[b, k * group + g, d] = out_GD[g, d] * inverse
+            attend_row(
+                head_size, b, k, count, query_BHD, key_pages, value_pages, page_table_BN, pages_BKS, cached, scale,
+                logits_GT, maximum_G, total_G, query_GD, out_GD, out_BHD,
+            )  # fmt: skip
 
     return _attend
 

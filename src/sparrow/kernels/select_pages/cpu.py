@@ -58,7 +58,7 @@ def _cut(keys: Any, wanted: Any) -> Any:
 
 
 @compiled
-def _select_row(scores_BKN: Any, b: Any, k: Any, live: Any, budget: Any, first: Any, last: Any, pages_BKS: Any) -> Any:
+def select_row(scores_BKN: Any, b: Any, k: Any, live: Any, budget: Any, first: Any, last: Any, pages_BKS: Any) -> Any:
     """Fills one list; returns its length."""
     if live <= budget + first + last:
         for n in range(live):
@@ -104,7 +104,7 @@ def _select(
         live = (np.int64(cached_B[b]) + page_size - 1) // page_size
         count = -1
         if live <= num_pages and budget >= 0 and min(live, budget + first + last) <= pages_BKS.shape[2]:
-            count = _select_row(scores_BKN, b, k, live, budget, first, last, pages_BKS)
+            count = select_row(scores_BKN, b, k, live, budget, first, last, pages_BKS)
             for s in range(count, pages_BKS.shape[2]):
                 pages_BKS[b, k, s] = -1
         count_BK[b, k] = count
