@@ -9,6 +9,9 @@ PINS := pyproject.toml constraints.txt
 # Idle OpenMP threads sleep instead of spinning: numba's and torch's pools share the cores.
 export OMP_WAIT_POLICY := passive
 
+# Packages are installed without bytecode and compiled when first imported; without a cache every start would do it again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help install quickstart test test-full fuzz check docs format clean
 
