@@ -26,6 +26,7 @@ LAYERS = [
     "data",
     "tail",
     "checkpoints",
+    "distributed",
     "modules",
     "evaluation",
     "callbacks",

@@ -12,6 +12,7 @@ from sparrow.callbacks import Demonstrations, HeldOut, Rollout, SampleLog, StepL
 from sparrow.checkpoints import Preemption, RunConfig, resume_path
 from sparrow.config import build, build_schedule, check_run, plain_config, run_command
 from sparrow.data import PromptDataModule
+from sparrow.distributed import Sharded, full_state
 from sparrow.models.adapter import has_adapter, save_adapter
 from sparrow.models.loading import eos_token_ids, export_policy, load_policy
 from sparrow.modules import DensePolicy, DistillSettings, DistillSparse, Recipe, check_together
@@ -39,12 +40,27 @@ def train(cfg: DictConfig, run_dir: Path) -> None:
     trainer: lightning.Trainer = build(
         cfg.trainer, callbacks=callbacks, logger=[build(node) for node in cfg.logger.values()]
     )
+    check_checkpoint(resume, trainer)
     with scorer:
         trainer.fit(module, datamodule=data, ckpt_path=resume)
+    state = full_state(module.model)
     if trainer.is_global_zero:
-        export_policy(module.model, tokenizer, run_dir / "export" / "base")
+        export_policy(module.model, tokenizer, run_dir / "export" / "base", state)
         if has_adapter(module.model):
-            save_adapter(module.model, run_dir / "export" / "adapter")
+            save_adapter(module.model, run_dir / "export" / "adapter", state)
+
+
+def check_checkpoint(resume: Path | None, trainer: lightning.Trainer) -> None:
+    """Check that the trainer's strategy can read a checkpoint.
+
+    Raises:
+        ValueError: one file per rank, and the strategy holds the whole policy on each.
+    """
+    if resume is not None and resume.is_dir() and not isinstance(trainer.strategy, Sharded):
+        raise ValueError(
+            f"resume={resume}: a sharded checkpoint, which only trainer=fsdp2 or fsdp2_multinode reads; to go on in "
+            "another way start from the run's export (model.name_or_path=<run folder>/export/base)"
+        )
 
 
 def build_parts(cfg: DictConfig) -> dict[str, Any]:

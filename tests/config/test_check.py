@@ -26,6 +26,8 @@ def composed(*overrides: str) -> DictConfig:
         ("schedule=densee", "schedule=densee: no such option; did you mean 'dense'?"),
         ("model=tinny", "model=tinny: no such option; did you mean 'tiny'?"),
         ("trainer.max_step=3", "unknown key 'trainer.max_step': did you mean 'max_steps'?"),
+        ("stepps", "'stepps' cannot be read: must be key=value, group=option or ~key"),
+        ("schedule.pages=[1", "'schedule.pages=[1' cannot be read"),
     ],
 )
 def test_unknown_override_names_the_nearest(override: str, message: str) -> None:
@@ -50,6 +52,8 @@ def test_good_overrides_pass() -> None:
         ),
         ("loss._target_=sparrow.algorithms.losses.nothing", "loss._target_='sparrow.algorithms.losses.nothing' cannot"),
         ("seed=???", "mandatory value missing: seed"),
+        ("seed=abc", "seed='abc': must be int, not str"),
+        ("name=3", "name=3: must be str, not int"),
     ],
 )
 def test_wrong_values_are_named(override: str, message: str) -> None:
@@ -105,3 +109,9 @@ def test_options_of_the_command_line_are_no_overrides() -> None:
     assert split_arguments(["--config-dir=conf", *overrides]) == (overrides, Path("conf"))
     assert split_arguments(["seed=1", "--config-dir", "conf", "-m", "loss=mine"]) == (overrides, Path("conf"))
     assert split_arguments(["--cfg=job", *overrides]) == (overrides, None)
+
+
+def test_a_wrong_value_is_named_by_the_key_that_was_written() -> None:
+    with pytest.raises(ConfigError) as error:
+        check_config(composed("seed=abc"))
+    assert "data.seed" not in str(error.value)

@@ -17,6 +17,8 @@ from sparrow.modules import DistillSettings
         ({"weight": -0.1}, "distill.weight=-0.1: must be 0 or more"),
         ({"weight": 0.0, "policy_loss": False}, "the adapter would have no loss"),
         ({"base": "later"}, "distill.base='later': must be sampled or updated"),
+        ({"schedule": {"scale": 0.5}}, r"distill.schedule={'scale': 0.5} with distill.policy_loss=True"),
+        ({"schedule": "tiny", "policy_loss": False, "replay": True}, r"distill.replay=True: .* both must be false"),
     ],
 )
 def test_wrong_settings_name_the_key(values: dict[str, Any], message: str) -> None:

@@ -146,3 +146,10 @@ def test_wrong_fields_are_named(fields: dict[object, object], message: str) -> N
 
 def test_one_number_is_a_constant_budget() -> None:
     assert schedule_from_dict({"pages": 61, "page_size": 8}) == BudgetSchedule.constant(61, page_size=8)
+
+
+def test_schedules_that_read_the_same_pages_need_not_be_equal() -> None:
+    here = BudgetSchedule([3, 5], tau=0.9, estimator="exact", provenance="here")
+    assert here.reads_as(BudgetSchedule([3, 5]))
+    assert not here.reads_as(here.replace(pages=[3, 6]))
+    assert not here.reads_as(here.replace(dense_layers=(0,)))

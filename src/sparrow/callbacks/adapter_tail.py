@@ -18,6 +18,7 @@ from sparrow.callbacks.plots import plot_adapter_tail
 from sparrow.callbacks.rollout import Rollout
 from sparrow.callbacks.tail import Tail, page_end
 from sparrow.data import Prompt, PromptDataModule
+from sparrow.distributed import gathered
 from sparrow.kernels import token_statistics
 from sparrow.metrics import TailAcceptance
 from sparrow.models.attention import SparsePass
@@ -74,10 +75,13 @@ class AdapterTail(lightning.Callback):
         self.schedules = {name: derive_schedule(pl_module.schedule, spec) for name, spec in self.specs.items()}
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Sample, read and write, on the first process; there is no collective in it."""
+        """Sample, read and write, on the first process; others only help to put sharded weights together for it."""
         assert isinstance(pl_module, DistillSparse)
-        if not trainer.is_global_zero:
-            return
+        with gathered(pl_module.model):
+            if trainer.is_global_zero:
+                self._measure(trainer, pl_module)
+
+    def _measure(self, trainer: lightning.Trainer, pl_module: DistillSparse) -> None:
         data = trainer.datamodule  # type: ignore[attr-defined]  # set by fit(datamodule=...), missing in the stubs
         assert isinstance(data, PromptDataModule)
         callbacks: list[lightning.Callback] = trainer.callbacks  # type: ignore[attr-defined]

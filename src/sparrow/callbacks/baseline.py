@@ -13,12 +13,41 @@ import torch
 from torch import Tensor
 
 from sparrow.algorithms import GroupedRewards
+from sparrow.distributed import gather_objects, own_rank, world_size
 from sparrow.rewards import Outcome
 
 Unjudged = Literal["baseline", "left_out"]
 UNJUDGED = ("baseline", "left_out")
 FAILED = ("timeout", "error")
 """Outcomes of a verifier that failed; unparsable and truncated completions were judged."""
+
+
+def advantages_of_all_ranks(
+    estimator: Callable[[GroupedRewards], Tensor],
+    grouped: GroupedRewards,
+    outcomes: Sequence[Outcome],
+    unjudged: Unjudged,
+) -> Tensor:
+    """Advantages of this rank's samples, computed on those of all ranks: some estimators look at the whole batch.
+
+    Args:
+        estimator: the advantage estimator.
+        grouped: rewards of this rank; group ids are unique over all ranks.
+        outcomes: of the same samples.
+        unjudged: see the module.
+
+    Returns:
+        [B] advantages.
+    """
+    if world_size() == 1:
+        return group_advantages(estimator, grouped, outcomes, unjudged)
+    names = ("rewards_B", "group_B", "length_B", "baseline_B")
+    everyone = gather_objects(([getattr(grouped, name) for name in names], list(outcomes)))
+    columns = zip(*(values for values, _ in everyone), strict=True)
+    whole = GroupedRewards(*(None if column[0] is None else torch.cat(column) for column in columns))  # type: ignore[arg-type]
+    told = [outcome for _, part in everyone for outcome in part]
+    first = sum(len(part) for _, part in everyone[: own_rank()])
+    return group_advantages(estimator, whole, told, unjudged)[first : first + len(outcomes)]
 
 
 def group_advantages(

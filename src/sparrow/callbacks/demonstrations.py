@@ -7,11 +7,13 @@ learning rate, checkpoints and export are those of any run.
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import lightning
 
 from sparrow.data import Prompt
+from sparrow.distributed import own_rank
 from sparrow.modules import DensePolicy
 from sparrow.modules.experience import demonstrate
 from sparrow.rewards import Scorer
@@ -51,7 +53,9 @@ class Demonstrations(lightning.Callback):
         pl_module.step_started = started = time.perf_counter()
         prompts: Sequence[Prompt] = batch["prompts"]
         responses = [self.response(prompt, pl_module.rollout.max_new_tokens) for prompt in prompts]
-        batch["experience"] = demonstrate([prompt.token_ids for prompt in prompts], responses).to(pl_module.device)
+        experience = demonstrate([prompt.token_ids for prompt in prompts], responses).to(pl_module.device)
+        group_B = experience.group_B + own_rank() * len(prompts)  # every rank has equally many
+        batch["experience"] = replace(experience, group_B=group_B)
         lengths = [len(response) for response in responses]
         pl_module.step_metrics = {
             "timing_s/gen": time.perf_counter() - started,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import lightning
 
 from sparrow.data import Prompt, PromptDataModule
+from sparrow.distributed import gathered
 from sparrow.evaluation.reading import Decoder, read_samples
 from sparrow.modules import DensePolicy
 from sparrow.rewards import Scorer
@@ -82,12 +83,12 @@ class HeldOut(lightning.Callback):
         assert isinstance(module, DensePolicy)
         data = trainer.datamodule  # type: ignore[attr-defined]  # set by fit(datamodule=...), missing in the stubs
         assert isinstance(data, PromptDataModule)
-        engine = RolloutEngine(module.model, None, max_batch=self.max_batch)
-        return exact_match(
-            engine,
-            data.validation_prompts,
-            self.tokenizer,
-            self.scorer,
-            max_new_tokens=module.rollout.max_new_tokens,
-            eos_token_ids=self.eos_token_ids,
-        )
+        with gathered(module.model):
+            return exact_match(
+                RolloutEngine(module.model, None, max_batch=self.max_batch),
+                data.validation_prompts,
+                self.tokenizer,
+                self.scorer,
+                max_new_tokens=module.rollout.max_new_tokens,
+                eos_token_ids=self.eos_token_ids,
+            )

@@ -1,11 +1,14 @@
-"""Loggers of a run: CSV always, Weights & Biases online where a key is set and offline otherwise."""
+"""Loggers of a run: CSV always, W&B online where a key is set and offline otherwise, TensorBoard on wish."""
 
 import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from lightning.pytorch.loggers import CSVLogger, WandbLogger
+import wandb
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+
+from sparrow.callbacks.steady_wandb import SteadyWandb
 
 
 def csv_logger(run_dir: str) -> CSVLogger:
@@ -13,14 +16,28 @@ def csv_logger(run_dir: str) -> CSVLogger:
     return CSVLogger(save_dir=run_dir, name="", version="", flush_logs_every_n_steps=1)
 
 
-def wandb_logger(run_dir: str, project: str = "sparrow", name: str | None = None) -> WandbLogger:
+def tensorboard_logger(run_dir: str) -> TensorBoardLogger:
+    """Event files in the run folder's ``tensorboard``, under the same keys and steps."""
+    return TensorBoardLogger(save_dir=run_dir, name="", version="tensorboard", default_hp_metric=False)
+
+
+def wandb_logger(
+    run_dir: str, project: str = "sparrow", name: str | None = None, timeout_s: float = 60.0
+) -> WandbLogger:
     """A W&B run; without ``WANDB_API_KEY`` it is kept in the run folder, to be synced later by ``wandb sync``.
 
-    The run's id lies in the folder, so a resumed run goes on in the same W&B run.
+    The run's id lies in the folder, so a resumed run goes on in the same W&B run. If the server does not answer, the
+    run is told so and kept in the folder as well.
+
+    Args:
+        run_dir: the run folder.
+        project: W&B's project.
+        name: of the run.
+        timeout_s: seconds to wait for the server at the start.
     """
     Path(run_dir).mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("WANDB_SILENT", "true")
-    return WandbLogger(
+    logger = SteadyWandb(
         save_dir=run_dir,
         project=project,
         name=name,
@@ -28,7 +45,11 @@ def wandb_logger(run_dir: str, project: str = "sparrow", name: str | None = None
         resume="allow",
         offline="WANDB_API_KEY" not in os.environ,
         log_model=False,
+        settings=wandb.Settings(init_timeout=timeout_s),
     )
+    # Lightning 2.6 always passes it, and W&B 0.31 warns of it whatever it is.
+    logger._wandb_init.pop("anonymous", None)
+    return logger
 
 
 def run_id(folder: Path) -> str:

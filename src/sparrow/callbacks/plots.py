@@ -3,11 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from sparrow.callbacks.tail import Tail
 from sparrow.schedule import BudgetSchedule
@@ -24,11 +21,11 @@ def plot_run(folder: Path, history: History, tail: Tail, schedule: BudgetSchedul
 
 
 def _figure(path: Path, draw: Callable[[Axes], None]) -> None:
-    figure, ax = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    ax = figure.subplots()
     draw(ax)
     ax.grid(alpha=0.3)
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def _line(ax: Axes, history: History, key: str, label: str) -> None:

@@ -15,11 +15,12 @@ import torch
 
 from sparrow.algorithms import GroupedRewards
 from sparrow.algorithms.advantages.remax import needs_baseline
-from sparrow.callbacks.baseline import FAILED, Unjudged, group_advantages
+from sparrow.callbacks.baseline import FAILED, Unjudged, advantages_of_all_ranks
 from sparrow.callbacks.groups import Group, extra_prompts, keys_of_all_ranks
 from sparrow.callbacks.progress import rollout_progress
 from sparrow.callbacks.rollout_metrics import Tally, cache_metrics, filter_metrics, group_metrics
 from sparrow.data import Prompt, PromptDataModule
+from sparrow.distributed import failing_together, gather_objects, gathered, own_rank
 from sparrow.evaluation.reading import Decoder, read_samples
 from sparrow.modules import DensePolicy, Experience, RolloutSettings, collect
 from sparrow.rewards import Outcome, Scorer
@@ -55,29 +56,32 @@ class Rollout(lightning.Callback):
         self.tally = Tally()
 
     def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        """Build the engine over the actor's weights."""
+        """Build the engine over the actor's weights, so that what does not fit the model is told at once."""
         assert isinstance(pl_module, DensePolicy)
-        settings = pl_module.rollout
-        self.engine = RolloutEngine(
-            pl_module.actor,
-            pl_module.schedule,
-            page_score=settings.page_score,
-            max_batch=settings.max_batch,
-            max_cached_tokens=settings.max_cached_tokens,
-            draft_tokens=settings.draft_tokens,
-            keep_pool=settings.keep_pool,
-            topk=settings.top_k_recorded if settings.alpha == "bounds" else 0,
-        )
+        self.engine = _engine(pl_module)
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Build it anew over the weights where they now are: on their device, or spread over ranks."""
+        assert isinstance(pl_module, DensePolicy)
+        self.engine = None  # it holds on to weights that were whole
+        with gathered(pl_module.actor):
+            self.engine = _engine(pl_module)
 
     def on_train_batch_start(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Sample, judge, compute advantages, and put the experience into ``batch``."""
+        """Sample, judge, compute advantages, and put the experience into ``batch``.
+
+        Raises:
+            RankFailed: another rank's rollout or reward has failed.
+        """
         assert isinstance(pl_module, DensePolicy)
         pl_module.step_started = time.perf_counter()
         self.tally = Tally()
         pl_module.refresh_actor()
-        groups, filtered = self._groups(trainer, pl_module, batch["prompts"])
+        taken = keys_of_all_ranks(batch["prompts"]) if pl_module.rollout.filter_groups else set()
+        with gathered(pl_module.actor), failing_together():
+            groups, filtered = self._groups(trainer, pl_module, batch["prompts"], taken)
         experience, penalised = self._experience(pl_module, groups)
         batch["experience"] = experience
         batch["outcomes"] = [outcome for group in groups for outcome in group.judged]
@@ -106,9 +110,11 @@ class Rollout(lightning.Callback):
         return judged, outcomes
 
     def _groups(
-        self, trainer: lightning.Trainer, module: DensePolicy, prompts: Sequence[Prompt]
+        self, trainer: lightning.Trainer, module: DensePolicy, prompts: Sequence[Prompt], taken: set[int]
     ) -> tuple[list[Group], dict[str, float]]:
-        """The groups that train, and what dynamic sampling did.
+        """The groups that train, and what dynamic sampling did; ``taken`` are the step's prompts over all ranks.
+
+        Ranks sample differently often here, so nothing in it may be a collective.
 
         With ``rollout.filter_groups`` groups of equal scores are left out and further prompts are sampled for them,
         ``rollout.max_tries`` times in all. A step that found no group with differing scores keeps its first ones,
@@ -122,7 +128,7 @@ class Rollout(lightning.Callback):
         assert isinstance(data, PromptDataModule)
         further = extra_prompts(
             data.train_prompts,
-            keys_of_all_ranks(prompts),
+            taken,
             seed=self.seed,
             step=trainer.global_step,
             rank=trainer.global_rank,
@@ -194,7 +200,8 @@ class Rollout(lightning.Callback):
         completions = [completion for group in groups for completion in group.completions]
         outcomes = [outcome for group in groups for outcome in group.outcomes]
         prompts = [group.prompt.token_ids for group in groups for _ in group.completions]
-        group_B = torch.tensor([index for index, group in enumerate(groups) for _ in group.completions])
+        first = sum(gather_objects(len(groups))[: own_rank()])  # ids of groups are those of all ranks together
+        group_B = torch.tensor([first + index for index, group in enumerate(groups) for _ in group.completions])
         rewards = [outcome.score for outcome in outcomes]
         experience = collect(prompts, completions, rewards, torch.zeros(len(rewards)), group_B).to(module.device)
         rewards_B = torch.tensor(rewards)
@@ -208,7 +215,7 @@ class Rollout(lightning.Callback):
             baseline if baseline is not None and baseline.label in FAILED else outcome
             for outcome, baseline in zip(outcomes, baselines, strict=True)
         ]  # without a judged baseline the sample's advantage is as unknown as without its own judgement
-        advantages_B = group_advantages(module.recipe.advantage, grouped, told, self.unjudged)
+        advantages_B = advantages_of_all_ranks(module.recipe.advantage, grouped, told, self.unjudged)
         device = module.device
         return replace(experience, rewards_B=rewards_B.to(device), advantages_B=advantages_B.to(device)), penalised
 
@@ -224,6 +231,20 @@ class Rollout(lightning.Callback):
             "timing_s/ref": time.perf_counter() - started,
             **metrics,
         }
+
+
+def _engine(module: DensePolicy) -> RolloutEngine:
+    settings = module.rollout
+    return RolloutEngine(
+        module.actor,
+        module.schedule,
+        page_score=settings.page_score,
+        max_batch=settings.max_batch,
+        max_cached_tokens=settings.max_cached_tokens,
+        draft_tokens=settings.draft_tokens,
+        keep_pool=settings.keep_pool,
+        topk=settings.top_k_recorded if settings.alpha == "bounds" else 0,
+    )
 
 
 def _scores(outcomes: Sequence[Outcome | None]) -> torch.Tensor | None:

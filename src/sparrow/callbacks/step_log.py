@@ -6,10 +6,9 @@ from typing import Any
 import lightning
 from lightning.pytorch.loggers import CSVLogger
 
+from sparrow.callbacks.over_ranks import over_ranks
+from sparrow.callbacks.progress import SHOWN, StepProgress
 from sparrow.modules import DensePolicy
-
-SHOWN = {"reward": "critic/score/mean", "p5": "tail/alpha/p05", "tok/s": "perf/rollout_tokens_per_s"}
-"""Name in the progress bar, and the key shown under it."""
 
 
 class StepLog(lightning.Callback):
@@ -29,7 +28,7 @@ class StepLog(lightning.Callback):
     def on_train_batch_end(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Write the row and show its main numbers in the progress bar."""
+        """Write the row and show its main numbers on the terminal."""
         assert isinstance(pl_module, DensePolicy)
         metrics = pl_module.step_metrics
         elapsed = time.perf_counter() - pl_module.step_started
@@ -38,12 +37,15 @@ class StepLog(lightning.Callback):
         metrics["timing_s/update_actor"] = elapsed - others
         metrics["perf/throughput"] = int(batch["experience"].length_B.sum()) / elapsed
         metrics["training/global_step"] = trainer.global_step
+        metrics = pl_module.step_metrics = over_ranks(metrics)
         self.history.append(dict(metrics))
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.global_step)
-        for name, key in SHOWN.items():
+        for name, (key, _) in SHOWN.items():
             if key in metrics:
                 pl_module.log(name, metrics[key], prog_bar=True, logger=False, batch_size=1)
+        if isinstance(trainer.progress_bar_callback, StepProgress):
+            trainer.progress_bar_callback.say(trainer.global_step, trainer.max_steps, metrics)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

@@ -18,6 +18,7 @@ from sparrow.callbacks.rollout import Rollout
 from sparrow.callbacks.step_log import StepLog
 from sparrow.callbacks.tail import Tail
 from sparrow.data import PromptDataModule
+from sparrow.distributed import gathered
 from sparrow.modules import DensePolicy
 
 
@@ -55,10 +56,11 @@ class Summary(lightning.Callback):
         assert isinstance(pl_module, DensePolicy)
         data = trainer.datamodule  # type: ignore[attr-defined]  # set by fit(datamodule=...), missing in the stubs
         assert isinstance(data, PromptDataModule)
-        if not trainer.is_global_zero:
-            return
-        prompts = data.train_prompts[: data.prompts_per_step]
-        comparison = compare(pl_module, prompts, self.rollout.eos_token_ids, self.rollout.seed)
+        with gathered(pl_module.model):  # a collective, where weights are sharded
+            if not trainer.is_global_zero:
+                return
+            prompts = data.train_prompts[: data.prompts_per_step]
+            comparison = compare(pl_module, prompts, self.rollout.eos_token_ids, self.rollout.seed)
         summary = self._collect(pl_module, comparison)
         (self.run_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
         plot_run(self.run_dir, self.step_log.history, self.tail, pl_module.schedule)

@@ -14,6 +14,7 @@ import lightning
 import torch
 
 from sparrow.data import Prompt, PromptDataModule
+from sparrow.distributed import gathered
 from sparrow.evaluation import EvaluationSettings, Problem, evaluate, flat_metrics, make_report
 from sparrow.evaluation.reading import Decoder
 from sparrow.modules import DensePolicy
@@ -85,21 +86,22 @@ class Validation(lightning.Callback):
         self, trainer: lightning.Trainer, module: DensePolicy, arm: str, prompts: Sequence[Prompt]
     ) -> list[Problem]:
         """Every rank takes its share of the problems; all get all results, in the order of the prompts."""
-        engine = RolloutEngine(
-            module.model,
-            module.schedule if arm == "sparse" else None,
-            page_score=module.rollout.page_score,
-            max_batch=self.settings.max_batch,
-        )
-        own = evaluate(
-            engine,
-            prompts[trainer.global_rank :: trainer.world_size],
-            self.tokenizer,
-            self.scorer,
-            self.settings,
-            eos_token_ids=self.eos_token_ids,
-            adapter=arm == "sparse" and module.actor_adapter,
-        )
+        with gathered(module.model):
+            engine = RolloutEngine(
+                module.model,
+                module.schedule if arm == "sparse" else None,
+                page_score=module.rollout.page_score,
+                max_batch=self.settings.max_batch,
+            )
+            own = evaluate(
+                engine,
+                prompts[trainer.global_rank :: trainer.world_size],
+                self.tokenizer,
+                self.scorer,
+                self.settings,
+                eos_token_ids=self.eos_token_ids,
+                adapter=arm == "sparse" and module.actor_adapter,
+            )
         if trainer.world_size == 1:
             return own
         parts: list[Any] = [None] * trainer.world_size

@@ -39,7 +39,7 @@ class WholeFiles(TorchCheckpointIO):
             with suppress(OSError):  # there may be nothing to remove, nor a folder
                 partial.unlink()
             raise _named(error, target) from error
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
 
 
 def _named(error: OSError | RuntimeError, target: Path) -> OSError:
@@ -53,7 +53,7 @@ def _cause(error: BaseException) -> OSError | None:
     return behind if behind is None or isinstance(behind, OSError) else _cause(behind)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """A rename is safe from a power cut only once its folder is on the disk as well."""
     handle = os.open(folder, os.O_RDONLY)
     try:

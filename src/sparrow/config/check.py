@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra.errors import ConfigCompositionException
+from hydra.errors import ConfigCompositionException, OverrideParseException
 from hydra.utils import get_object
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
@@ -36,7 +36,7 @@ def nearest(key: str, known: Iterable[str]) -> str:
     return f"did you mean '{near[0]}'?" if near else f"allowed: {', '.join(options) or 'none'}"
 
 
-def check_overrides(folder: Path, name: str, overrides: list[str], added: Path | None = None) -> None:
+def check_overrides(folder: Path, name: str, overrides: list[str], added: Path | None = None) -> DictConfig:
     """Compose once and turn Hydra's refusal of an override into a message with the nearest right key.
 
     Args:
@@ -44,6 +44,9 @@ def check_overrides(folder: Path, name: str, overrides: list[str], added: Path |
         name: the primary configuration, without its ending.
         overrides: command-line overrides, as Hydra takes them.
         added: a user's own folder, whose options join the groups.
+
+    Returns:
+        The composed configuration, Hydra's own part included.
 
     Raises:
         ConfigError: the user's folder does not exist; an override names an unknown key or option, or cannot be
@@ -57,11 +60,15 @@ def check_overrides(folder: Path, name: str, overrides: list[str], added: Path |
         plain = compose(name, return_hydra_config=True)
         try:
             composed = compose(name, overrides=overrides, return_hydra_config=True)
+        except OverrideParseException as error:
+            text = f"'{error.override}' cannot be read: must be key=value, group=option or ~key"
+            raise ConfigError(text) from error
         except (ConfigCompositionException, OmegaConfBaseException) as error:
             raise ConfigError(_explain(str(error), overrides, plain)) from error
     unknown = sorted(set(map(str, composed)) - set(map(str, plain)))
     if unknown:
         raise ConfigError(f"unknown key '{unknown[0]}': {nearest(unknown[0], map(str, plain))}")
+    return composed
 
 
 def check_config(cfg: DictConfig) -> None:
@@ -77,22 +84,24 @@ def check_config(cfg: DictConfig) -> None:
         missing = [str(error).splitlines()[0].rpartition(": ")[2]]
     if missing:
         raise ConfigError(f"mandatory value missing: {', '.join(missing)} (set it as {missing[0]}=...)")
-    _check_node(OmegaConf.to_container(cfg, resolve=True), "")
+    _check_node(OmegaConf.to_container(cfg, resolve=True), OmegaConf.to_container(cfg, resolve=False), "")
 
 
-def _check_node(node: Any, path: str) -> None:
+def _check_node(node: Any, written: Any, path: str) -> None:
+    """Check a node and what lies in it; ``written`` is the same node before interpolations were resolved."""
     if isinstance(node, list):
         for index, item in enumerate(node):
-            _check_node(item, f"{path}[{index}]")
+            _check_node(item, written[index] if isinstance(written, list) else None, f"{path}[{index}]")
     if not isinstance(node, Mapping):
         return
+    before = written if isinstance(written, Mapping) else {}
     if "_target_" in node:
-        _check_target(node, path)
+        _check_target(node, before, path)
     for key, value in node.items():
-        _check_node(value, f"{path}.{key}" if path else str(key))
+        _check_node(value, before.get(key), f"{path}.{key}" if path else str(key))
 
 
-def _check_target(node: Mapping[str, Any], path: str) -> None:
+def _check_target(node: Mapping[str, Any], written: Mapping[str, Any], path: str) -> None:
     target = _locate(node["_target_"], path)
     try:
         parameters = inspect.signature(target).parameters
@@ -107,7 +116,13 @@ def _check_target(node: Mapping[str, Any], path: str) -> None:
             continue
         if key not in parameters:
             raise ConfigError(f"unknown key '{where}' for {node['_target_']}: {nearest(str(key), parameters)}")
-        _check_type(value, hints.get(key), where)
+        _check_type(value, hints.get(key), _source_of(written.get(key)) or where)
+
+
+def _source_of(written: Any) -> str | None:
+    """The key that a value was taken from: who wrote ``seed=abc`` knows of no ``data.seed``."""
+    found = re.fullmatch(r"\$\{([A-Za-z_][\w.]*)\}", written) if isinstance(written, str) else None
+    return found[1] if found else None
 
 
 def _locate(target: str, path: str) -> Callable[..., Any]:

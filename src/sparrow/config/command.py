@@ -11,25 +11,32 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from sparrow.config.check import ConfigError, check_config, check_overrides
+from sparrow.config.folders import check_writable
 from sparrow.config.quiet import quiet
 from sparrow.config_dir import config_dir
 
-USER_ERRORS = (ConfigError, ValueError, KeyError, FileNotFoundError, PermissionError)
-"""What a wrong key, value, file or sample raises: shown as one line unless SPARROW_TRACEBACK is set."""
+USER_ERRORS = (ConfigError, ValueError, KeyError, OSError)
+"""What a wrong key, value, file or sample, a full disk or another rank's failure raises: shown as one line unless
+SPARROW_TRACEBACK is set."""
 
 
-def run_command(name: str, command: Callable[[DictConfig, Path], None]) -> None:
+Command = Callable[[DictConfig, Path], Path | None]
+"""Takes the composed configuration and the run folder; returns the folder it wrote to where that is another one."""
+
+
+def run_command(name: str, command: Command) -> None:
     """Run a command under Hydra.
 
     Args:
         name: the primary configuration, without its ending; also the command's name.
-        command: takes the composed configuration and the run folder.
+        command: what to do. The last line printed is the folder that holds the result.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     folder = config_dir()
     try:
         if not any(argument in ("--help", "-h", "--hydra-help") for argument in sys.argv):
-            check_overrides(folder, name, *split_arguments(sys.argv[1:]))
+            composed = check_overrides(folder, name, *split_arguments(sys.argv[1:]))
+            check_writable(composed)
     except ConfigError as error:
         sys.exit(f"sparrow-{name}: {error}")
 
@@ -54,7 +61,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
     return [argument for argument in rest if not argument.startswith("-")], known.config_dir
 
 
-def _guarded(name: str, command: Callable[[DictConfig, Path], None], cfg: DictConfig) -> None:
+def _guarded(name: str, command: Command, cfg: DictConfig) -> None:
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     OmegaConf.update(cfg, "paths.run_dir", str(run_dir))  # a relaunched rank is handed the folder, not the time
     try:
@@ -62,10 +69,10 @@ def _guarded(name: str, command: Callable[[DictConfig, Path], None], cfg: DictCo
         check_config(cfg)
         run_dir.mkdir(parents=True, exist_ok=True)
         (run_dir / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
-        command(cfg, run_dir)
+        written = command(cfg, run_dir)
     except USER_ERRORS as error:
         if os.environ.get("SPARROW_TRACEBACK"):
             raise
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         sys.exit(f"sparrow-{name}: {text}")
-    print(run_dir)
+    print(written or run_dir)

@@ -18,16 +18,22 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from sparrow.algorithms import Metrics, add_metrics
 from sparrow.algorithms.objective import Penalty
+from sparrow.distributed import Sharded, is_sharded, max_over_ranks, resharded, shard
+from sparrow.models.adapter import base_model
+from sparrow.models.architecture import from_config
+from sparrow.models.attention import SparsePass
+from sparrow.models.loading import recompute_layers
 from sparrow.modules.compatibility import check_together
 from sparrow.modules.experience import Experience
 from sparrow.modules.gradients import all_reduce_gradients, clip_gradients, without_reducer
-from sparrow.modules.microbatches import microbatches, minibatches
+from sparrow.modules.microbatches import microbatches
 from sparrow.modules.non_finite import check_finite
-from sparrow.modules.passes import dense_pass, head_weight, hidden_states, predicting
+from sparrow.modules.passes import dense_pass, head_weight, hidden_states, idle_pass, predicting
 from sparrow.modules.recipe import Plan, Recipe
 from sparrow.modules.reference import Reference, ReferenceSettings, Side
 from sparrow.modules.scoring import Scores, merge, scatter, score_states
 from sparrow.modules.settings import RolloutSettings, UpdateSettings, rate_factor
+from sparrow.modules.sharing import Sharing, bring_home, send_out, share_out
 from sparrow.modules.snapshot import Snapshot
 from sparrow.modules.stopwatch import Stopwatch
 from sparrow.schedule import BudgetSchedule
@@ -54,9 +60,6 @@ class DensePolicy(lightning.LightningModule):
         results: numbers measured at the end of a run, for its summary.
     """
 
-    actor_adapter = False
-    """Whether the actor samples with an adapter."""
-
     def __init__(
         self,
         model: nn.Module,
@@ -74,6 +77,10 @@ class DensePolicy(lightning.LightningModule):
         self.reference = Reference(reference or ReferenceSettings(), model)
         self.held = Snapshot(model) if rollout.refresh_every > 1 else None
         self.model = model.train()
+        if update.recompute:
+            recompute_layers(self.model)
+        self.sizes = from_config(base_model(model).config)
+        self.sharing = Sharing((), (), 0)
         self.schedule = schedule
         self.recipe = recipe
         self.make_optimizer = optimizer
@@ -84,6 +91,11 @@ class DensePolicy(lightning.LightningModule):
         self.step_started = 0.0
         self.results: dict[str, float] = {}
         self.stopwatch = Stopwatch()
+
+    @property
+    def actor_adapter(self) -> bool:
+        """Whether the actor samples with an adapter."""
+        return False
 
     @property
     def actor(self) -> nn.Module:
@@ -104,6 +116,12 @@ class DensePolicy(lightning.LightningModule):
     def record(self) -> tuple[str, ...]:
         """What the engine must record while it samples."""
         return self.rollout.record
+
+    def configure_model(self) -> None:
+        """Spread the weights over ranks where the strategy does so; Lightning may call it more than once."""
+        strategy = self.trainer.strategy
+        if isinstance(strategy, Sharded):
+            shard(self.model, strategy.device_mesh["data_parallel"], strategy.compute_dtype)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """One optimizer over the policy's parameters; its learning rate rises and falls by RL steps."""
@@ -148,8 +166,11 @@ class DensePolicy(lightning.LightningModule):
         optimizer = found[0] if isinstance(found, list) else found
         self.step_metrics["actor/lr"] = optimizer.param_groups[0]["lr"]
         self.stopwatch = Stopwatch()
+        self.sharing = share_out(experience, self.sizes, balance=self.update.balance)
         with dense_pass(self.model), without_reducer(self.trainer.strategy):
-            self._update(experience, optimizer)
+            self._update(send_out(experience, self.sharing), optimizer)
+        assert self.scores is not None
+        self.scores = bring_home(self.scores, experience, self.sharing)
         schedulers: Any = self.lr_schedulers()
         for scheduler in schedulers if isinstance(schedulers, list) else [schedulers]:
             scheduler.step()
@@ -164,7 +185,7 @@ class DensePolicy(lightning.LightningModule):
         steps = [
             rows
             for epoch in range(self.update.epochs)
-            for rows in minibatches(len(experience), self.update.minibatches, self.trainer.global_step + epoch)
+            for rows in self.sharing.steps(self.update.minibatches, self.trainer.global_step + epoch)
         ]
         metrics: list[Metrics] = []
         seen: list[tuple[list[int], Scores]] = []
@@ -191,9 +212,17 @@ class DensePolicy(lightning.LightningModule):
     def _score_all(self, experience: Experience) -> Scores:
         """Score the whole rollout without gradient, under the weights that sampled it."""
         parts = []
-        with torch.no_grad(), self.stopwatch.part("old_logprobs", self.device), dense_pass(self.actor):
-            for rows in self._micro(experience, range(len(experience))):
-                parts.append((rows, self._score(self.actor, rows, experience.select(rows), sampled=True)[0]))
+        with (
+            torch.no_grad(),
+            self.stopwatch.part("old_logprobs", self.device),
+            dense_pass(self.actor),
+            resharded(self.actor),
+        ):
+            for rows in self._micro(experience, range(len(experience)), self.actor):
+                if rows:
+                    parts.append((rows, self._score(self.actor, rows, experience.select(rows), sampled=True)[0]))
+                else:
+                    self._idle(self.actor)
         return merge(parts, experience.tokens_BT.shape)
 
     def _score(self, model: nn.Module, rows: list[int], micro: Experience, *, sampled: bool) -> tuple[Scores, Tensor]:
@@ -216,7 +245,10 @@ class DensePolicy(lightning.LightningModule):
         self, experience: Experience, rows: list[int], old: Scores | None, plan: Plan
     ) -> Iterable[tuple[list[int], Scores, Metrics]]:
         """Forward and backward over one mini-batch; yields each micro-batch with its scores and metrics."""
-        for part in self._micro(experience, rows):
+        for part in self._micro(experience, rows, self.model):
+            if not part:
+                self._idle(self.model)
+                continue
             micro = experience.select(part)
             scores, hidden_XE = self._score(self.model, part, micro, sampled=old is None)
             width = micro.tokens_BT.shape[1]
@@ -249,12 +281,17 @@ class DensePolicy(lightning.LightningModule):
             [B] the coefficient times the distance summed over each completion, and the mean distance of a token.
         """
         distance_BT = torch.zeros_like(experience.sparse_logprobs_BT)
-        for rows in self._micro(experience, range(len(experience))):
-            micro = experience.select(rows)
-            part_X = self.reference.of_actor(self.actor, micro, self.rollout.temperature)
-            part_BT = scatter(part_X, micro.mask_BT)
-            assert part_BT is not None
-            distance_BT[rows, : part_BT.shape[1]] = part_BT
+        with torch.no_grad(), resharded(self.actor):
+            for rows in self._micro(experience, range(len(experience)), self.actor):
+                if not rows:
+                    with dense_pass(self.actor):
+                        self._idle(self.actor)
+                    continue
+                micro = experience.select(rows)
+                part_X = self.reference.of_actor(self.actor, micro, self.rollout.temperature)
+                part_BT = scatter(part_X, micro.mask_BT)
+                assert part_BT is not None
+                distance_BT[rows, : part_BT.shape[1]] = part_BT
         mean = float(distance_BT.sum() / experience.mask_BT.sum())
         return self.reference.settings.coefficient * distance_BT.sum(-1), mean
 
@@ -271,5 +308,15 @@ class DensePolicy(lightning.LightningModule):
         if not check_finite(norm, experience, self.update.on_non_finite, self.trainer):
             optimizer.zero_grad(set_to_none=True)  # a step without gradients leaves the weights as they are
 
-    def _micro(self, experience: Experience, rows: Iterable[int]) -> list[list[int]]:
-        return microbatches(experience.length_B.tolist(), list(rows), self.update.micro_batch_tokens)
+    def _micro(self, experience: Experience, rows: Iterable[int], model: nn.Module) -> list[list[int]]:
+        """Micro-batches of this rank; for a sharded model filled up with empty ones, equally many on every rank."""
+        parts = microbatches(experience.length_B.tolist(), list(rows), self.update.micro_batch_tokens)
+        if is_sharded(model):
+            parts += [[] for _ in range(max_over_ranks(len(parts), self.device) - len(parts))]
+        return parts
+
+    def _idle(self, model: nn.Module, sparse: SparsePass | None = None) -> None:
+        """The part of an empty micro-batch in what all ranks do together."""
+        nothing = idle_pass(model, self.device, sparse)
+        if torch.is_grad_enabled():
+            self.manual_backward(nothing)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from sparrow.schedule.derive import ScheduleSpec
+
 
 @dataclass(frozen=True)
 class DistillSettings:
@@ -22,6 +24,9 @@ class DistillSettings:
             ``updated``, those after the policy's steps, as in the study's release.
         replay: read the page sets recorded while sampling instead of choosing pages again. Takes memory: one bit per
             page, decoded token, KV head and sparse layer.
+        schedule: the schedule that the adapter is trained for, where it is not the rollout's: a name or path, or the
+            fields in which it differs from the run's first schedule (see `derive_schedule`). The actor samples without
+            the adapter until another callback moves the run to a schedule that reads the same pages.
 
     Raises:
         ValueError: a value is out of range; the message names the key.
@@ -37,6 +42,7 @@ class DistillSettings:
     every: int = 1
     base: Literal["sampled", "updated"] = "sampled"
     replay: bool = False
+    schedule: ScheduleSpec | None = None
 
     def __post_init__(self) -> None:
         for key in ("rank", "every"):
@@ -51,3 +57,8 @@ class DistillSettings:
             raise ValueError("distill.weight=0 with distill.policy_loss=false: the adapter would have no loss")
         if self.base not in ("sampled", "updated"):
             raise ValueError(f"distill.base={self.base!r}: must be sampled or updated")
+        if self.schedule is not None and (self.policy_loss or self.replay):
+            raise ValueError(
+                f"distill.schedule={self.schedule!r} with distill.policy_loss={self.policy_loss}, distill.replay="
+                f"{self.replay}: the actor did not sample under that schedule, so both must be false"
+            )

@@ -25,16 +25,17 @@ from sparrow.algorithms.distillation import Distillation
 from sparrow.algorithms.objective import Penalty
 from sparrow.kernels import get_page_score
 from sparrow.models.adapter import adapter_parameters, add_adapter, base_parameters
+from sparrow.models.attention import SparsePass
 from sparrow.modules.dense_policy import DensePolicy
 from sparrow.modules.distill_settings import DistillSettings
 from sparrow.modules.distill_target import DenseTarget, sparse_states, worst_share_threshold
 from sparrow.modules.experience import Experience
-from sparrow.modules.passes import head_weight, hidden_states, predicting, sparse_pass
+from sparrow.modules.passes import head_weight, hidden_states, predicting, sparse_pass, whole_head
 from sparrow.modules.recipe import Plan, Recipe
 from sparrow.modules.reference import ReferenceSettings
 from sparrow.modules.scoring import Scores, scatter, score_states
 from sparrow.modules.settings import RolloutSettings, UpdateSettings
-from sparrow.schedule import BudgetSchedule
+from sparrow.schedule import BudgetSchedule, derive_schedule
 
 
 class DistillSparse(DensePolicy):
@@ -42,7 +43,7 @@ class DistillSparse(DensePolicy):
 
     Args:
         model: a transformers causal LM of a supported family; gets the adapter.
-        schedule: the page budget of the actor.
+        schedule: the page budget of the actor; that of the sparse pass too, unless ``distill.schedule`` names another.
         recipe: advantage, correction, loss and aggregation; the sparse pass takes it without the correction, since its
             old log-probs are the recorded ones.
         optimizer: builds an optimizer from parameters; once for the base, once for the adapter.
@@ -53,11 +54,9 @@ class DistillSparse(DensePolicy):
         reference: the policy that the dense one is held to, if any.
 
     Raises:
-        ValueError: the divergence looks at the worst share of tokens and ``rollout.alpha`` is not ``exact``, or the
-            actor is not refreshed at every step.
+        ValueError: the divergence looks at the worst share of tokens and ``rollout.alpha`` is not ``exact`` or the
+            adapter has a schedule of its own, that schedule is wrong, or the actor is not refreshed at every step.
     """
-
-    actor_adapter = True
 
     def __init__(
         self,
@@ -76,6 +75,11 @@ class DistillSparse(DensePolicy):
             raise ValueError(
                 f"rollout.alpha={rollout.alpha!r}: divergence.share={divergence.share} needs alpha of every token, so "
                 "it must be exact"
+            )
+        if divergence.share is not None and distill.schedule is not None:
+            raise ValueError(
+                f"divergence.share={divergence.share} with distill.schedule={distill.schedule!r}: the worst share is "
+                "found by alpha of the rollout, which was sampled under another schedule; distill.schedule must be null"
             )
         if rollout.refresh_every > 1:
             raise ValueError(
@@ -104,11 +108,22 @@ class DistillSparse(DensePolicy):
         )
         self.distill = distill
         self.divergence = divergence
+        self.own_schedule = None if distill.schedule is None else derive_schedule(schedule, distill.schedule)
         self.page_score = get_page_score(rollout.page_score)
         loss = recipe.loss if distill.policy_loss else no_policy_loss
         self.sparse_recipe = replace(recipe, correction=NoCorrection(), loss=loss)
         self.target = DenseTarget()
         self.distilling = False
+
+    @property
+    def trained_schedule(self) -> BudgetSchedule:
+        """The schedule of the sparse pass: the rollout's, or the one that the adapter is trained for."""
+        return self.schedule if self.own_schedule is None else self.own_schedule
+
+    @property
+    def actor_adapter(self) -> bool:
+        """Whether the actor samples with the adapter: where it reads the pages that the adapter is trained for."""
+        return self.trained_schedule.reads_as(self.schedule)
 
     @property
     def record(self) -> tuple[str, ...]:
@@ -146,7 +161,7 @@ class DistillSparse(DensePolicy):
         if self.distill.base == "sampled":
             self._distill(experience, scores)
         elif self.divergence.needs_hidden:  # the base is about to move, and a tied head with it
-            self.target.head_VE = head_weight(self.model).detach().clone()
+            self.target.head_VE = whole_head(self.model)
 
     def _after_last_step(self, experience: Experience) -> None:
         if not self.distilling:
@@ -185,7 +200,11 @@ class DistillSparse(DensePolicy):
         parts: list[Metrics] = []
         gap = 0.0
         with sparse_pass(self.model, with_adapter=True, train=adapter_parameters(self.model)):
-            for rows in self._micro(experience, range(len(experience))):
+            for rows in self._micro(experience, range(len(experience)), self.model):
+                if not rows:
+                    one_B = experience.length_B.new_ones(1)
+                    self._idle(self.model, SparsePass(self.trained_schedule, self.page_score, one_B, 2 * one_B))
+                    continue
                 micro = experience.select(rows)
                 width = micro.tokens_BT.shape[1]
                 old, target = recorded.select(rows, width), dense.select(rows, width)
@@ -199,7 +218,7 @@ class DistillSparse(DensePolicy):
         self, rows: list[int], micro: Experience, old: Scores, dense: Scores, plan: Plan, threshold: float | None
     ) -> tuple[Tensor, Metrics, float]:
         mask_BT = micro.mask_BT
-        states_XE = sparse_states(self.model, micro, self.schedule, self.page_score, replay=self.distill.replay)
+        states_XE = sparse_states(self.model, micro, self.trained_schedule, self.page_score, replay=self.distill.replay)
         head_VE = head_weight(self.model)
         scores = score_states(states_XE, head_VE, micro, self.rollout.temperature, agreement=False)
         pair = self.target.pair(rows, scores.logprobs_BT[mask_BT], dense.logprobs_BT[mask_BT], states_XE, head_VE)

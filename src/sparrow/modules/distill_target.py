@@ -1,5 +1,8 @@
 """What the sparse pass works with: the dense pass's hidden states, kept, and the actor's own, made again."""
 
+from collections.abc import Sized
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -7,10 +10,9 @@ from sparrow.algorithms.distillation import TokenPair
 from sparrow.kernels import PageScore
 from sparrow.metrics.functional.quantiles import histogram, histogram_quantile, unit_centres, unit_edges
 from sparrow.models.attention import SparsePass
-from sparrow.models.families import decoder_weights
 from sparrow.modules.experience import Experience
 from sparrow.modules.gradients import sum_over_ranks
-from sparrow.modules.passes import hidden_states, predicting
+from sparrow.modules.passes import decoder_body, hidden_states, predicting
 from sparrow.rollout import lay_out_page_sets
 from sparrow.schedule import BudgetSchedule
 
@@ -65,7 +67,8 @@ def sparse_states(
     if replay and not schedule.is_dense:
         if micro.page_sets is None:
             raise ValueError("distill.replay needs page sets, but the rollout recorded none")
-        layers = [i for i in range(len(decoder_weights(model).layers)) if i not in schedule.dense_layers]
+        count = len(cast(Sized, decoder_body(model).layers))
+        layers = [i for i in range(count) if i not in schedule.dense_layers]
         sets = lay_out_page_sets(
             micro.page_sets,
             micro.prompt_len_B.tolist(),

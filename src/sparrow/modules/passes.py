@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from sparrow.distributed.sharding import BODY, whole
 from sparrow.models.adapter import adapter, base_model, trainable
 from sparrow.models.attention import SparsePass, attention_mode
 
@@ -42,9 +43,30 @@ def hidden_states(model: nn.Module, tokens_BT: Tensor, sparse: SparsePass | None
     No mask is passed: under causal attention padding on the right is never seen by a real token.
     """
     kwargs: dict[str, Any] = {} if sparse is None else {"sparse_pass": sparse}
-    output = decoder_body(model)(input_ids=tokens_BT, use_cache=False, **kwargs)
-    hidden_BTE: Tensor = output.last_hidden_state
+    inner = base_model(model)
+    if hasattr(inner, BODY):  # sharded: its own method gathers what is read, the head's weight included
+        gathered_BTE: Tensor = getattr(inner, BODY)(input_ids=tokens_BT, use_cache=False, **kwargs)
+        return gathered_BTE
+    hidden_BTE: Tensor = decoder_body(model)(input_ids=tokens_BT, use_cache=False, **kwargs).last_hidden_state
     return hidden_BTE
+
+
+def idle_pass(model: nn.Module, device: torch.device, sparse: SparsePass | None = None) -> Tensor:
+    """A pass over two tokens that counts for nothing, for a rank that has run out of micro-batches.
+
+    Under sharding every pass gathers and reduces over all ranks, so all must make equally many.
+
+    Args:
+        model: the policy.
+        device: of the tokens.
+        sparse: what the sparse attention of the active pass needs, for a sequence of two tokens.
+
+    Returns:
+        0, whose gradient is 0 for every parameter that a micro-batch gives one.
+    """
+    tokens_BT = torch.zeros(1, 2, dtype=torch.long, device=device)
+    hidden_BTE = hidden_states(model, tokens_BT, sparse)
+    return (hidden_BTE * 0).sum() + (head_weight(model) * 0).sum()
 
 
 def decoder_body(model: nn.Module) -> nn.Module:
@@ -55,10 +77,15 @@ def decoder_body(model: nn.Module) -> nn.Module:
 
 
 def head_weight(model: nn.Module) -> Tensor:
-    """The LM head [V, E], tied or not."""
+    """The LM head [V, E], tied or not; of a sharded model it is there from a forward to its backward."""
     inner: Any = base_model(model)
     weight: Tensor = inner.get_output_embeddings().weight
     return weight
+
+
+def whole_head(model: nn.Module) -> Tensor:
+    """A copy of the LM head [V, E] without gradient, sharded or not; all ranks must ask for it."""
+    return whole(head_weight(model).detach()).clone()
 
 
 def predicting(hidden_BTE: Tensor, mask_BT: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The replaceable parts of a step put together: advantage, correction, loss, aggregation."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -12,6 +13,7 @@ from sparrow.algorithms.aggregation import Counts, count
 from sparrow.algorithms.corrections import Rule
 from sparrow.algorithms.losses import ChoosingLoss
 from sparrow.algorithms.objective import Denominator, Penalty, counted, policy_objective
+from sparrow.distributed import gather_objects, world_size
 from sparrow.modules.compatibility import check_recipe
 from sparrow.modules.experience import Experience
 from sparrow.modules.gradients import global_sum
@@ -90,7 +92,7 @@ class Recipe:
             ValueError: a part needs the scores of the whole rollout and ``old`` is None.
         """
         mask_BT = experience.mask_BT
-        plan = Plan(_global(count(mask_BT, experience.group_B), mask_BT.device), noise_BT=self._noise(mask_BT, seed))
+        plan = Plan(_global_counts(mask_BT, experience.group_B), noise_BT=self._noise(mask_BT, seed))
         if old is None:
             if self.whole_batch or denominator == "kept":
                 raise ValueError("the correction of the whole batch needs its scores first: old is None")
@@ -104,8 +106,7 @@ class Recipe:
             plan = replace(plan, chosen_BT=cast(ChoosingLoss, self.loss).choose(inputs))
         keep_BT = self.correction(inputs, plan.totals).keep_BT
         counted_BT = counted(mask_BT, keep_BT, denominator)
-        counts = _global(count(counted_BT, experience.group_B), mask_BT.device)
-        return replace(plan, counts=counts, denominator=denominator)
+        return replace(plan, counts=_global_counts(counted_BT, experience.group_B), denominator=denominator)
 
     def _noise(self, mask_BT: Tensor, seed: int) -> Tensor | None:
         needs = self.correction.needs | getattr(self.loss, "needs", frozenset())
@@ -146,12 +147,20 @@ class Recipe:
         return objective.loss, objective.metrics
 
 
-def _global(counts: Counts, device: torch.device) -> Counts:
-    return replace(
-        counts,
-        tokens=global_sum(counts.tokens, device),
-        sequences=global_sum(counts.sequences, device),
-        prompts=global_sum(counts.prompts, device),
+def _global_counts(counted_BT: Tensor, group_B: Tensor) -> Counts:
+    """Counts over all ranks, on which the rows of one group may lie apart; those by row are of this rank's rows."""
+    if world_size() == 1:
+        return count(counted_BT, group_B)
+    own = list(zip(group_B.tolist(), counted_BT.sum(-1).tolist(), strict=True))
+    everyone = [row for rows in gather_objects(own) for row in rows]
+    totals: Counter[int] = Counter()
+    for group, tokens in everyone:
+        totals[group] += tokens
+    return Counts(
+        tokens=float(totals.total()),
+        sequences=float(sum(tokens > 0 for _, tokens in everyone)),
+        prompts=float(sum(tokens > 0 for tokens in totals.values())),
+        prompt_tokens_B=torch.tensor([totals[group] for group, _ in own], device=counted_BT.device),
     )
 
 

@@ -104,6 +104,8 @@ class UpdateSettings:
         warmup_steps: RL steps over which the learning rate rises linearly from 0.
         cooldown_steps: last RL steps of the run over which it falls linearly towards 0.
         on_non_finite: ``stop`` ends the run with the batch saved, ``skip`` drops the step; weights stay untouched.
+        recompute: activation checkpointing: a layer keeps its input alone for backward and is computed again there.
+        balance: on several ranks sequences train where there is least to do, not where they were sampled.
 
     Raises:
         ValueError: a value is out of range; the message names the key.
@@ -118,6 +120,8 @@ class UpdateSettings:
     warmup_steps: int = 0
     cooldown_steps: int = 0
     on_non_finite: Literal["stop", "skip"] = "stop"
+    recompute: bool = False
+    balance: bool = True
 
     def __post_init__(self) -> None:
         for key in ("minibatches", "epochs", "micro_batch_tokens"):

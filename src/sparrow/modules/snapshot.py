@@ -5,6 +5,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from sparrow.distributed.sharding import whole
+
 
 class Snapshot:
     """A frozen copy of a policy. Not a submodule of anything: no optimizer, strategy or export sees it.
@@ -27,9 +29,9 @@ class Snapshot:
 
     @torch.no_grad()
     def copy_from(self, model: nn.Module) -> None:
-        """Take over the weights of ``model`` as they are now."""
+        """Take over the weights of ``model`` as they are now, put together where they are sharded."""
         for held, parameter in zip(self.model.parameters(), model.parameters(), strict=True):
-            held.copy_(parameter.detach())
+            held.copy_(whole(parameter.detach()))
 
     def state_dict(self) -> dict[str, Tensor]:
         """What a checkpoint keeps."""

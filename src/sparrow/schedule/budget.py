@@ -118,6 +118,11 @@ class BudgetSchedule:
         """Pages read at this length: scored plus reserved, never more than there are."""
         return min(self.pages(cached_tokens) + self.reserved, self.num_pages(cached_tokens))
 
+    def reads_as(self, other: "BudgetSchedule") -> bool:
+        """Whether both read the same pages at every length, wherever they came from."""
+        nothing: dict[str, Any] = {"tau": None, "estimator": None, "provenance": None}
+        return self.replace(**nothing) == other.replace(**nothing)
+
     def replace(self, **changes: Any) -> "BudgetSchedule":
         """A copy with some fields changed; ``pages`` replaces the table."""
         return BudgetSchedule(**{**self._fields(), **changes})

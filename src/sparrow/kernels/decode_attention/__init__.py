@@ -1,5 +1,7 @@
 """One decode step of a sparse layer: scores of the pages, choice, attention to the chosen ones."""
 
+from typing import Any
+
 from torch import Tensor
 
 from sparrow.kernels.decode_attention import cpu
@@ -50,7 +52,7 @@ def decode_attention(
         TypeError: as the three operators.
         ValueError: as the three operators.
     """
-    choice = {"page_size": key_pages.shape[2], "first": first, "last": last, "max_pages": max_pages}
+    choice: dict[str, Any] = {"page_size": key_pages.shape[2], "first": first, "last": last, "max_pages": max_pages}
     cache = (key_pages, value_pages, landmarks, page_table_BN, cached_B, budget_B)
     if min(first, last, max_pages) >= 0 and cpu.serves(score, query_BHD, *cache):
         return cpu.decode_attention(query_BHD, *cache, score, scale=scale, **choice)
