@@ -1,5 +1,6 @@
-"""The documentation holds: every how-to example runs, the site builds, links lead somewhere."""
+"""The documentation holds: every how-to example runs, the site builds, links lead somewhere, named keys exist."""
 
+import csv
 import json
 import os
 import re
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "experiments").glob("*/README.md"), *ROOT.glob("*.md")])
 BLOCK = re.compile(r'^```(?:python|yaml) title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"sparrow-train (?:--config-dir=conf )?experiment=quickstart debug=default (\S+)")
-LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\((?!https?://)([^)#]*)(#[^)]*)?\)")
+STUDIES = sorted((ROOT / "experiments").glob("*/README.md"))
+SECTIONS = ("Question", "Command", "Verdict")
 
 
 def write_examples(folder: Path) -> list[str]:
@@ -59,10 +62,45 @@ def test_all_examples_of_the_how_to_page_train_together(tmp_path: Path) -> None:
         assert part in config
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_links_lead_to_files(page: Path) -> None:
-    for link in LINK.findall(page.read_text(encoding="utf-8")):
-        assert (page.parent / link).exists(), f"{page.name}: {link}"
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        target = (page.parent / link).resolve() if link else page
+        assert target.exists(), f"{page.name}: {link}"
+        if anchor:
+            assert anchor.removeprefix("#") in anchors(target), f"{page.name}: {link}{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that headings of a page get."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", STUDIES, ids=lambda path: path.parent.name)
+def test_a_study_says_what_it_asks_and_what_it_found(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    missing = [name for name in SECTIONS if not re.search(rf"^\*\*{name}", text, re.MULTILINE)]
+    assert not missing
+    assert f"`{page.parent.name}`" in (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+
+
+def test_keys_of_the_report_page_are_logged() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    with (ROOT / "experiments" / "quickstart" / "runs" / "half_0" / "metrics.csv").open() as file:
+        recorded = set(next(csv.reader(file)))
+    page = (ROOT / "docs" / "wandb_report.md").read_text(encoding="utf-8")
+    keys = set(re.findall(r"`\^?([a-z_]+/[^` ]*)`", page.partition("## Panels")[2]))
+    assert len(keys) > 30
+    for key in keys:
+        stem = re.split(r"\.\*", key)[0]
+        assert any(name.startswith(stem) for name in recorded) or stem in source or templated(stem), key
+
+
+def templated(key: str) -> bool:
+    """Keys whose last part or estimator the source fills in."""
+    of_parts = "distill/(divergence|pg_loss|grad_norm)|val/|controller/"
+    return bool(re.fullmatch(rf"tail/alpha_(low|high|top20)/p05|{of_parts}", key))
 
 
 def test_the_site_builds_strictly(tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ def spread(values: list[float | None]) -> str:
 
 
 def last(runs: list[dict[str, Any]], key: str) -> float:
-    """Mean over runs of the mean over their last steps."""
-    return statistics.mean(statistics.mean(run["log"][key][-LAST:]) for run in runs)
+    """Mean over the runs that have a log of the mean over their last steps."""
+    return statistics.mean(statistics.mean(run["log"][key][-LAST:]) for run in runs if run["log"])
 
 
 def wall(runs: list[dict[str, Any]]) -> str:
@@ -79,7 +79,7 @@ def plot(path: Path, tables: dict[str, Runs]) -> None:
     for ax, (table, runs) in zip(axes, tables.items(), strict=True):
         for index, (arm, found) in enumerate(runs.items()):
             for place, run in enumerate(found):
-                values = run["log"]["critic/score_sampled/mean"]
+                values = run["log"].get("critic/score_sampled/mean", [])
                 steps = range(1, len(values) + 1)
                 ax.plot(steps, values, color=f"C{index % 10}", alpha=0.8, label=arm if place == 0 else None)
         ax.set(xlabel="RL step", ylabel="mean reward sampled", title=table)

@@ -9,8 +9,8 @@ from sparrow.config.check import ConfigError
 from sparrow.reporting import read_run, run_page
 
 
-def report(cfg: DictConfig, run_dir: Path) -> None:
-    """Draw the run folder that ``run=`` names and write ``report.html`` there.
+def report(cfg: DictConfig, run_dir: Path) -> Path:
+    """Draw the run folder that ``run=`` names, write ``report.html`` there, and return that folder.
 
     Raises:
         ConfigError: ``run`` is not given.
@@ -22,6 +22,7 @@ def report(cfg: DictConfig, run_dir: Path) -> None:
     page = folder / "report.html"
     page.write_text(run_page(read_run(folder)), encoding="utf-8")
     print(f"{page}: {page.stat().st_size / 1e6:.1f} MB")
+    return folder
 
 
 def main() -> None:

@@ -3,12 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
 import numpy
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from sparrow.auditing.beta_fit import UPPER
 from sparrow.auditing.lengths import Blocks, blocks_of
@@ -30,11 +27,11 @@ def plot_audit(folder: Path, audit: Audit, measured: Measured, block_tokens: int
     }
     paths = []
     for name, draw in drawings.items():
-        figure, ax = plt.subplots(figsize=(6.8, 3.8), layout="constrained")
+        figure = Figure(figsize=(6.8, 3.8), layout="constrained")
+        ax = figure.subplots()
         draw(ax)
         ax.grid(alpha=0.3)
         figure.savefig(folder / name, dpi=110)
-        plt.close(figure)
         paths.append(folder / name)
     return paths
 

@@ -4,10 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -28,16 +25,21 @@ def plot_calibration(
         settings: names and numbers.
         others: schedules of other models, by name, to lay beside this one.
     """
-    figure, ax = plt.subplots(figsize=(8.8, 4.6), layout="constrained")
+    figure, ax = _figure(8.8, 4.6)
     _tail(ax, found, held, settings)
     _save(figure, ax, folder / "tail_budgets.png")
-    figure, ax = plt.subplots(figsize=(8.0, 4.0), layout="constrained")
+    figure, ax = _figure(8.0, 4.0)
     _schedules(ax, {f"this model, tau {settings.tau:g}": found.schedule, **others})
     _save(figure, ax, folder / "schedules.png")
     if found.sweep:
-        figure, ax = plt.subplots(figsize=(8.0, 4.0), layout="constrained")
+        figure, ax = _figure(8.0, 4.0)
         _page_sizes(ax, found)
         _save(figure, ax, folder / "page_sizes.png")
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
 
 
 def _save(figure: Figure, ax: Axes, path: Path) -> None:
@@ -45,7 +47,6 @@ def _save(figure: Figure, ax: Axes, path: Path) -> None:
     # Outside: curves fill the whole frame.
     ax.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1.01, 0.5))
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def _line(ax: Axes, curve: Curve, width: int, label: str, style: str, color: Any, size: float) -> None:
@@ -55,7 +56,7 @@ def _line(ax: Axes, curve: Curve, width: int, label: str, style: str, color: Any
 
 
 def _tail(ax: Axes, found: Calibration, held: Curve, settings: CalibrationSettings) -> None:
-    width, grays = settings.bin_tokens, plt.get_cmap("Greys")
+    width, grays = settings.bin_tokens, colormaps["Greys"]
     for place, (pages, curve) in enumerate(found.constants.items()):
         color = grays(0.35 + 0.6 * place / max(1, len(found.constants) - 1))
         _line(ax, curve, width, f"{pages} pages", "--", color, 1.0)

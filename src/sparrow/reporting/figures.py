@@ -3,12 +3,9 @@
 import io
 from collections.abc import Callable, Mapping, Sequence
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import colormaps
-from matplotlib import pyplot as plt
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
 
 from sparrow.reporting.run import Run
 
@@ -93,13 +90,13 @@ def stack(title: str, ylabel: str, keys: Mapping[str, str]) -> Figure:
 
 def to_svg(draw: Callable[[Axes], None]) -> str:
     """Draw one figure and return it as an ``<svg>`` element, text kept as text."""
-    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sparrow", "font.size": 9}):
-        figure, ax = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "sparrow", "font.size": 9}):
+        figure = Canvas(figsize=(5.6, 3.2), layout="constrained")
+        ax = figure.subplots()
         draw(ax)
         ax.grid(alpha=0.3)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-        plt.close(figure)
     text = buffer.getvalue()
     return text[text.index("<svg") :]
 
