@@ -56,10 +56,11 @@ $(VENV)/.installed: $(PINS) | $(BIN)/python
 	$(PIP_INSTALL) -e .
 	@touch $@
 
-$(VENV)/.installed-test: $(PINS) | $(VENV)/.installed
+$(VENV)/.installed-test: $(PINS) | $(BIN)/python
+	@echo "Installing the package and what its tests need into $(VENV) (two or three minutes, once)"
 	$(PIP_INSTALL) -e '.[test]'
-	@touch $@
+	@touch $(VENV)/.installed $@
 
-$(VENV)/.installed-check: $(PINS) | $(VENV)/.installed
+$(VENV)/.installed-check: $(PINS) | $(BIN)/python
 	$(PIP_INSTALL) -e '.[check]'
-	@touch $@
+	@touch $(VENV)/.installed $@

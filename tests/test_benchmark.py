@@ -52,6 +52,7 @@ def test_every_suite_fits_its_class(suite: str) -> None:
     build(cfg.suite)
 
 
+@pytest.mark.slow
 def test_kernels(tmp_path: Path) -> None:
     shape = ["suite.tokens=[100,200]", "suite.pages=[4,6]", "suite.batch=2", "suite.train_tokens=96"]
     small = ["suite.statistics_tokens=16", "suite.hidden=32", "suite.vocab=500", "suite.repeats=3"]
@@ -106,6 +107,7 @@ def test_rollout(tmp_path: Path) -> None:
 MEMORY = ["suite.architecture=qwen3-14b", "suite.strategy=fsdp2", "suite.world_size=32", "suite.sequences=8"]
 
 
+@pytest.mark.slow
 def test_memory(tmp_path: Path) -> None:
     printed, summary = run(tmp_path / "run", "suite=memory", *MEMORY, "suite.responses=32", "suite.device_gb=141")
     assert "qwen3-14b, fsdp2 on 32, 8 x 37000 tokens" in printed

@@ -28,6 +28,7 @@ REASONS = {
     r"sparrow-benchmark suite=kernels-qwen3-1\.7b.*|.* device=cuda.*": "needs a GPU",
     r"(srun|sbatch) .*|.*scripts/torchrun\.sh .*|.*submitit.*": "needs SLURM, several GPUs or several machines",
     r"tensorboard .*": "starts a server",
+    r"python -m experiments\.scaling\..*": "a study; tests/experiments/test_scaling.py",
     r"(PYTHONPATH=\. )?sparrow-train (--config-dir=conf )?experiment=quickstart debug=default \S+": "test_documents.py",
     r"sparrow-train experiment=[\w-]+": "test_train.py trains every experiment for two steps",
 }
@@ -99,7 +100,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 RUN = [command for command in COMMANDS if reason(command) is None]
-SLOW = re.compile(r"smollm2|controller=|callbacks=|resume=")
+SLOW = re.compile(r"smollm2|controller=|callbacks=|resume=|sparrow-(train|audit|calibrate|evaluate|report)")
 """Real models, and what tests of its own train already."""
 
 

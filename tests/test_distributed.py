@@ -67,6 +67,8 @@ def free_port() -> str:
         return str(held.getsockname()[1])
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     finish(start(tmp_path / "one"))
     finish(start(tmp_path / "two", *TWO))

@@ -51,6 +51,7 @@ def test_a_set_without_held_out_problems_is_an_error(tmp_path):
         evaluate(cfg, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_training_is_bit_equal_with_evaluation_and_without(tmp_path):
     options = (

@@ -105,7 +105,7 @@ def test_outputs_are_stripped(name: str) -> None:
     assert book.cells[0].source.startswith("# ")
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.parametrize("name", [pytest.param(NOTEBOOKS[0], marks=pytest.mark.slow), *NOTEBOOKS[1:]])
 def test_a_notebook_runs_from_top_to_bottom(name: str, kernel: BlockingKernelClient) -> None:
     shown = run(kernel, sources(read(name), TINY[name]))
     assert sum("image/png" in data for data in shown) == FIGURES[name]

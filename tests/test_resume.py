@@ -63,7 +63,7 @@ def assert_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) 
     ("experiment", "cuts"),
     [
         ("quickstart", (1, 2)),  # inside an epoch and at its end
-        ("distill-quickstart", (3,)),  # inside the second
+        pytest.param("distill-quickstart", (3,), marks=pytest.mark.slow),  # inside the second
     ],
 )
 def test_every_cut_ends_with_the_same_bits(experiment: str, cuts: tuple[int, ...], tmp_path: Path) -> None:
@@ -93,7 +93,8 @@ def wait_for(path: Path, child: subprocess.Popen[str], seconds: float = 240) -> 
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_saves_and_ends_the_run(signum: signal.Signals, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     child = process(run_dir, "steps=500", "callbacks.checkpoint.every_n_train_steps=3")

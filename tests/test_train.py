@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from sparrow.train import main, train
 
 LEARNING = ("reward=running-sum-steps", "rollout.temperature=2.0", "optimizer.lr=1e-3")
 """Two small steps that do change the weights: partial credit, and samples that differ."""
+
+SLOW = re.compile("smollm2|distill|warmup")
+"""Real models, and what a test of its own trains longer."""
 
 EXPERIMENTS = sorted(path.stem for path in (config_dir() / "experiment").glob("*.yaml"))
 
@@ -40,7 +44,7 @@ def run(run_dir: Path, *overrides: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize(
     "experiment",
-    [pytest.param(name, marks=pytest.mark.slow) if "smollm2" in name else name for name in EXPERIMENTS],
+    [pytest.param(name, marks=pytest.mark.slow) if SLOW.search(name) else name for name in EXPERIMENTS],
 )
 def test_every_experiment_trains_two_steps(experiment: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if "smollm2" in experiment:

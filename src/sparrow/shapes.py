@@ -22,5 +22,7 @@ LEGEND: dict[str, str] = {
     "M": "32-bit words of a page bit set (ceil(N / 32))",
     "C": "recorded candidates per token (top-k ids)",
     "Q": "bins of a schedule or of a tail statistic",
+    "I": "inputs of a linear layer",
+    "O": "outputs of a linear layer",
 }
 """What each letter stands for. A sequence holds ``t`` cached tokens, the token being decoded included."""

@@ -31,6 +31,7 @@ def rows_of(folder, *overrides):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_corrections_weigh_one(tmp_path):
     for row in rows_of(tmp_path / "lossless", "rollout=speculative", "rollout.draft_tokens=3"):
