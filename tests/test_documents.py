@@ -36,6 +36,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_all_examples_of_the_how_to_page_train_together(tmp_path: Path) -> None:
     overrides = write_examples(tmp_path)
     assert sorted(override.split("=")[0] for override in overrides) == [

@@ -105,7 +105,9 @@ def test_outputs_are_stripped(name: str) -> None:
     assert book.cells[0].source.startswith("# ")
 
 
-@pytest.mark.parametrize("name", [pytest.param(NOTEBOOKS[0], marks=pytest.mark.slow), *NOTEBOOKS[1:]])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name[0] in "34" else [pytest.mark.slow]) for name in NOTEBOOKS]
+)
 def test_a_notebook_runs_from_top_to_bottom(name: str, kernel: BlockingKernelClient) -> None:
     shown = run(kernel, sources(read(name), TINY[name]))
     assert sum("image/png" in data for data in shown) == FIGURES[name]

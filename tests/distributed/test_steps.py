@@ -80,6 +80,7 @@ def check(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
         assert ranks[0]["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_sharded_and_replicated_steps_equal_one_process(tmp_path: Path) -> None:
     found = together(tmp_path, ("fsdp2-distill", "ddp-dense"))
     check(found, tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 OPERATORS: dict[str, str] = runpy.run_path(str(ROOT / "tests/fuzz/__init__.py"))["OPERATORS"]
-CONFIGURATIONS = 60
+CONFIGURATIONS = 30
 
 
 QUICK = ("page_landmarks", "page_scores", "paged_attention", "select_pages")
