@@ -38,7 +38,7 @@ def train(cfg: DictConfig, run_dir: Path) -> None:
     module = build_module(cfg, model, schedule, parts)
     callbacks = build_callbacks(cfg, run_dir, schedule, tokenizer, scorer, eos_token_ids(model, tokenizer), started)
     trainer: lightning.Trainer = build(
-        cfg.trainer, callbacks=callbacks, logger=[build(node) for node in cfg.logger.values()]
+        cfg.trainer, callbacks=callbacks, logger=[build(node) for node in cfg.logger.values() if node is not None]
     )
     check_checkpoint(resume, trainer)
     with scorer:
@@ -107,7 +107,7 @@ def build_callbacks(
     held_out = HeldOut(tokenizer, Scorer(), eos) if cfg.held_out else None
     summary = Summary(run_dir, rollout, tail, log, held_out, started)
     controller = [build(cfg.controller)] if cfg.controller else []
-    extra = [build(node) for node in (cfg.callbacks or {}).values()]
+    extra = [build(node) for node in (cfg.callbacks or {}).values() if node is not None]
     keeping = [RunConfig(plain_config(cfg)), Preemption(run_dir / "checkpoints")]
     validation: list[lightning.Callback] = []
     if cfg.val_every is not None:

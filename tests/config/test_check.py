@@ -54,6 +54,9 @@ def test_good_overrides_pass() -> None:
         ("seed=???", "mandatory value missing: seed"),
         ("seed=abc", "seed='abc': must be int, not str"),
         ("name=3", "name=3: must be str, not int"),
+        ("rollout.samples=null", "rollout.samples=null: must be int, not null"),
+        ("loss.clip_high=nan", "loss.clip_high=nan: must be a finite number"),
+        ("optimizer.lr=nan", "optimizer.lr=nan: must be a finite number"),
     ],
 )
 def test_wrong_values_are_named(override: str, message: str) -> None:

@@ -65,6 +65,19 @@ def test_the_values_are_those_of_the_references(make_cache: Callable[..., Any]) 
     assert torch.equal(ours[2], theirs[2])
 
 
+def test_a_budget_beyond_an_int32_is_every_page(make_cache: Callable[..., Any]) -> None:
+    given = inputs(make_cache, "mean", 4, 32)
+    many = torch.tensor([2**32 + 1] * len(LENGTHS))
+    assert torch.equal(decode_attention(**given | {"budget_B": many})[2], one_by_one(**given | {"budget_B": many})[2])
+    assert decode_attention(**given | {"budget_B": many})[2][-1].tolist() == [84, 84]
+
+
+@pytest.mark.parametrize("changes", [{"cached_B": torch.zeros(9)}, {"budget_B": torch.ones(9, dtype=torch.bool)}])
+def test_counts_are_whole_numbers(make_cache: Callable[..., Any], changes: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=r"(cached|budget)_B has dtype .*, allowed: torch.int32, torch.int64"):
+        decode_attention(**inputs(make_cache, "mean", 4, 32) | changes)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

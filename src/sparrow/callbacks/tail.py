@@ -44,8 +44,11 @@ class Tail(lightning.Callback):
         window: int = 10,
     ) -> None:
         self.schedule = schedule
-        self.bin_tokens = bin_tokens or schedule.bin_tokens
-        self.num_bins = num_bins or schedule.num_bins
+        for key, value in (("bin_tokens", bin_tokens), ("num_bins", num_bins), ("filled", filled)):
+            if value is not None and value < 1:
+                raise ValueError(f"tail.{key}={value}: must be 1 or more")
+        self.bin_tokens = schedule.bin_tokens if bin_tokens is None else bin_tokens
+        self.num_bins = schedule.num_bins if num_bins is None else num_bins
         self.filled = filled
         self.window = window
         self.pooled: dict[str, PooledTail] = {}

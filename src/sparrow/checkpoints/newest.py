@@ -45,7 +45,7 @@ def resume_path(resume: str | None, run_dir: Path) -> Path | None:
         return None
     if resume == "auto":
         return newest_checkpoint(run_dir)
-    path = Path(resume)
+    path = Path(str(resume))
     if not path.exists():
         raise FileNotFoundError(f"resume={resume}: there is no such file; must be a checkpoint, a run folder or auto")
     if path.is_dir() and not is_whole(path):

@@ -22,8 +22,11 @@ def build(node: DictConfig, **arguments: Any) -> Any:
     Containers reach the target as plain lists and dicts, and objects built within them as they are.
 
     Raises:
-        ConfigError: the target refused its arguments; the message is the target's own and names the node.
+        ConfigError: there is no target, or it refused its arguments; the message is the target's own and names the
+            node.
     """
+    if not isinstance(node, DictConfig) or "_target_" not in node:
+        raise ConfigError(f"{node!r} cannot be built: must be a mapping with a _target_")
     try:
         if not arguments:
             return instantiate(node, _convert_="all")

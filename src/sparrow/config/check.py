@@ -63,7 +63,7 @@ def check_overrides(folder: Path, name: str, overrides: list[str], added: Path |
         except OverrideParseException as error:
             text = f"'{error.override}' cannot be read: must be key=value, group=option or ~key"
             raise ConfigError(text) from error
-        except (ConfigCompositionException, OmegaConfBaseException) as error:
+        except (ConfigCompositionException, OmegaConfBaseException, ValueError) as error:
             raise ConfigError(_explain(str(error), overrides, plain)) from error
     unknown = sorted(set(map(str, composed)) - set(map(str, plain)))
     if unknown:
@@ -135,13 +135,18 @@ def _locate(target: str, path: str) -> Callable[..., Any]:
 
 def _check_type(value: Any, hint: Any, where: str) -> None:
     allowed = _scalar_types(hint)
-    if allowed is None or value is None or isinstance(value, Mapping):
+    if allowed is None or (value is None and type(None) in typing.get_args(hint)):
         return
+    if isinstance(value, Mapping) and "_target_" in value:
+        return
+    if isinstance(value, float) and value != value:
+        raise ConfigError(f"{where}=nan: must be a finite number")
     if float in allowed and isinstance(value, int) and not isinstance(value, bool):
         return
     if (isinstance(value, bool) and bool not in allowed) or not isinstance(value, tuple(allowed)):
         names = " or ".join(sorted(t.__name__ for t in allowed))
-        raise ConfigError(f"{where}={value!r}: must be {names}, not {type(value).__name__}")
+        shown, kind = ("null", "null") if value is None else (repr(value), type(value).__name__)
+        raise ConfigError(f"{where}={shown}: must be {names}, not {kind}")
 
 
 def _scalar_types(hint: Any) -> set[type] | None:
@@ -170,6 +175,9 @@ def _explain(message: str, overrides: list[str], plain: DictConfig | ListConfig)
         near = difflib.get_close_matches(option["option"], options, n=1)
         hint = f"did you mean '{near[0]}'? " if near else ""
         return f"{option['group']}={option['option']}: no such option; {hint}(options: {', '.join(options)})"
+    if "Config group override must be" in message:
+        wrong = next((word for word in overrides if word.endswith(("=null", "=None", "="))), "a group")
+        return f"{wrong}: a group takes the name of an option (~{wrong.partition('=')[0]} leaves it out)"
     for override in overrides:
         key = override.split("=", 1)[0].lstrip("+~").split("@", 1)[0]
         parent, _, leaf = key.rpartition(".")

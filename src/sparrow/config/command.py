@@ -15,7 +15,7 @@ from sparrow.config.folders import check_writable
 from sparrow.config.quiet import quiet
 from sparrow.config_dir import config_dir
 
-USER_ERRORS = (ConfigError, ValueError, KeyError, OSError)
+USER_ERRORS = (ConfigError, ValueError, KeyError, OSError, FloatingPointError, OverflowError)
 """What a wrong key, value, file or sample, a full disk or another rank's failure raises: shown as one line unless
 SPARROW_TRACEBACK is set."""
 

@@ -17,7 +17,8 @@ def check_run(cfg: DictConfig) -> None:
     """Check the plain keys of a command, those of them that it has.
 
     Raises:
-        ConfigError: a key is no whole number or too small, or ``optimizer.lr`` is no finite number from 0 on.
+        ConfigError: a key is no whole number or too small, ``held_out`` is neither true nor false, or ``optimizer.lr``
+            is no finite number from 0 on.
     """
     for key, least in WHOLE_NUMBERS.items():
         if key not in cfg:
@@ -27,6 +28,8 @@ def check_run(cfg: DictConfig) -> None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(f"{key}={value}: must be a whole number, {least} or more")
+    if not isinstance(cfg.get("held_out", True), bool):
+        raise ConfigError(f"held_out={cfg.held_out}: must be true or false")
     rate: Any = cfg.optimizer.get("lr", 0.0) if "optimizer" in cfg else 0.0
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not math.isfinite(rate) or rate < 0:
         raise ConfigError(f"optimizer.lr={rate}: must be a finite number, 0 or more")

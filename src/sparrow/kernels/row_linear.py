@@ -72,8 +72,10 @@ def row_linear(x_XI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) ->
         [X, O]. Other devices and dtypes than fp32 on the CPU take torch's own product.
 
     Raises:
-        ValueError: the inner sizes differ.
+        ValueError: x is no matrix, or the inner sizes differ.
     """
+    if x_XI.dim() != 2:
+        raise ValueError(f"x_XI has shape {tuple(x_XI.shape)}: must be [X, I]")
     if x_XI.shape[-1] != weight_OI.shape[1]:
         raise ValueError(f"x_XI has rows of {x_XI.shape[-1]} numbers, weight_OI of {weight_OI.shape[1]}: must be equal")
     if not (serves(x_XI) and serves(weight_OI)):

@@ -18,7 +18,7 @@ from sparrow.kernels.page_score import LinearScore, PageScore
 from sparrow.kernels.page_scores.cpu import CONSTANT_LENGTHS, fetch_pages, row_weights, score_pages
 from sparrow.kernels.paged_attention.cpu import CONSTANT_HEAD_SIZES, attend_row, row_buffers
 from sparrow.kernels.select_pages import reference
-from sparrow.kernels.select_pages.cpu import select_row
+from sparrow.kernels.select_pages.cpu import MOST_PAGES, select_row
 
 
 def serves(
@@ -32,17 +32,23 @@ def serves(
     budget_B: Tensor,
 ) -> TypeGuard[LinearScore]:
     """Whether the compiled rows compute this call: fp32 on the CPU, a linear score, and shapes that fit."""
+    if query_BHD.dim() != 3 or key_pages.dim() != 4 or page_table_BN.dim() != 2:
+        return False
     batch, heads, head_size = query_BHD.shape
     pool, kv_heads, page_size, _ = key_pages.shape
     floats = (query_BHD, key_pages, value_pages, landmarks)
     return (
         isinstance(score, LinearScore)
         and all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in floats)
+        and kv_heads > 0
         and heads % kv_heads == 0
         and key_pages.shape == value_pages.shape == (pool, kv_heads, page_size, head_size)
         and landmarks.shape == (pool, kv_heads, score.width, head_size)
         and page_table_BN.dtype == torch.int32
-        and len(page_table_BN) == len(cached_B) == len(budget_B) == batch
+        and len(page_table_BN) == batch
+        and all(
+            counts.shape == (batch,) and counts.dtype in (torch.int32, torch.int64) for counts in (cached_B, budget_B)
+        )
     )
 
 
@@ -140,7 +146,7 @@ def decode_attention(
         jit.array(landmarks.flatten(2)),
         jit.array(page_table_BN),
         jit.array(cached_B, torch.int32),
-        jit.array(budget_B, torch.int32),
+        jit.array(budget_B.clamp(max=MOST_PAGES), torch.int32),
         first,
         last,
         np.float32(scale * math.log2(math.e)),

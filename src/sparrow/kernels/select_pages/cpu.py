@@ -17,6 +17,9 @@ from sparrow.kernels.select_pages import reference
 LOWEST_KEY = np.int32(-0x7F800001)  # the key of -inf
 MAGNITUDE = np.int32(0x7FFFFFFF)
 
+MOST_PAGES = 2**30
+"""A budget above this is all pages; it leaves room for the reserved ones in an int32."""
+
 
 @compiled
 def _key(score: Any) -> Any:
@@ -130,7 +133,7 @@ def select_pages(
         batch * kv_heads,
         jit.array(scores_BKN),
         jit.array(cached_B, torch.int32),
-        jit.array(budget_B, torch.int32),
+        jit.array(budget_B.clamp(max=MOST_PAGES), torch.int32),
         page_size,
         first,
         last,
