@@ -64,8 +64,9 @@ def spread(values: list[float | None]) -> str:
 
 
 def last(runs: list[dict[str, Any]], key: str) -> float:
-    """Mean over the runs that have a log of the mean over their last steps."""
-    return statistics.mean(statistics.mean(run["log"][key][-LAST:]) for run in runs if run["log"])
+    """Mean over runs of the mean over their last steps; of a run without a log, the last reward in its summary."""
+    ends = [statistics.mean(run["log"][key][-LAST:]) if run["log"] else run["summary"]["reward_last"] for run in runs]
+    return statistics.mean(ends)
 
 
 def wall(runs: list[dict[str, Any]]) -> str:
