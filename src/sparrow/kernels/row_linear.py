@@ -1,8 +1,8 @@
 """A linear layer for the rows of a decode step, on the CPU: rows that do not know of each other.
 
-The BLAS picks its kernel by the number of rows, so a row's bits depend on its company. It also copies the weight into
-its own layout first; with few rows, where a product is bound by reading the weight, that costs more than the product.
-Here each weight is read where it lies, once for 16 rows, and a row's bits depend on nothing but the row.
+The BLAS picks its kernel by the number of rows, so a row's bits depend on its company. With few rows, where a product
+is bound by reading the weight, it also takes longer than that reading. Here each weight is read where it lies, once for
+16 rows, and a row's bits depend on nothing but the row.
 """
 
 from typing import Any
@@ -60,8 +60,8 @@ def serves(tensor: Tensor) -> bool:
 def row_linear(x_XI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """``x @ weight.T + bias`` without gradient; what `torch.nn.functional.linear` computes.
 
-    Against the BLAS (fp32, one thread): 0.6 of its time with 8 rows of the layers of SmolLM2-135M, the same from about
-    32 rows on; with 64 rows of the packaged policy, 1.1 to 1.2 times.
+    Against the BLAS (fp32, one thread): 0.6 to 0.7 of its time with 8 rows of the larger layers of SmolLM2-135M, 0.8 to
+    1.1 with 32 and 64 rows; with 64 rows of the packaged policy, 1.1 to 1.3 times.
 
     Args:
         x_XI: [X, I] rows.

@@ -28,8 +28,8 @@ def decode_attention(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`page_scores`, `select_pages` and `paged_attention` in a row, with the same bits.
 
-    On CPU one compiled call serves all three where the score is linear and everything fp32: handing work to threads
-    three times would cost about as much as the work.
+    On CPU one compiled call serves all three where the score is linear and everything fp32: work is handed to threads
+    once, not three times.
 
     Args:
         query_BHD: [B, H, D] after q-norm and RoPE.
