@@ -25,6 +25,9 @@ from sparrow.rollout.pool import PagePool
 ROW_BLOCK = 16
 """Rows of a forward pass are padded to a multiple of this."""
 
+VECTORS = 32
+"""Numbers that torch's elementwise loops take at a time in fp32, at most."""
+
 PREFILL_ROWS = 2048
 """Rows of a prefill that go through projections and MLP at a time: enough for full speed, and what these hold at their
 peak, several times the state between layers, does not grow with the prompts."""
@@ -35,9 +38,14 @@ def padded_rows(rows: int, block: int = ROW_BLOCK) -> int:
     return -(-rows // block) * block
 
 
-def decode_block(weight: Tensor) -> int:
-    """The multiple that the rows of a decode step over such weights are padded to."""
-    return 1 if serves(weight) else ROW_BLOCK
+def decode_block(weights: DecoderWeights) -> int:
+    """The multiple that the rows of a decode step over such weights are padded to.
+
+    Torch computes what is left over after its vectors by other code, which rounds differently. Where a row fills whole
+    vectors by itself nothing is left over; elsewhere 16 rows do.
+    """
+    sizes = (*weights.layers[0].gate.weight.shape, weights.head_dim)
+    return 1 if serves(weights.embed_VE) and all(size % VECTORS == 0 for size in sizes) else ROW_BLOCK
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,7 @@ class Decoder:
 
     def padded_rows(self, rows: int) -> int:
         """Rows of a decode step that carries ``rows`` of them."""
-        return padded_rows(rows, decode_block(self.weights.embed_VE))
+        return padded_rows(rows, decode_block(self.weights))
 
     def prefill(self, token_X: Tensor, page_X: Tensor, offset_X: Tensor, lengths: list[int], pool: PagePool) -> Tensor:
         """Dense causal forward of prompts laid end to end; fills their pages.

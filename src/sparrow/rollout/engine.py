@@ -321,7 +321,7 @@ class RolloutEngine:
             longest=max(lengths, default=0),
             max_tokens=request.max_tokens,
             recorded=request.sequences * max_new_tokens if "hidden" in request.record else 0,
-            block=decode_block(self._weights.embed_VE),
+            block=decode_block(self._weights),
         )
 
     def make_decoder(self, *, adapter: bool, max_tokens: int) -> Decoder:
