@@ -12,6 +12,7 @@ from sparrow.benchmarks.operator import NO_COUNTERPART, Operator
 from sparrow.benchmarks.timing import InTurn
 from sparrow.benchmarks.traffic import DecodeShape
 from sparrow.kernels import decode_attention, get_page_score, page_landmarks, page_scores, paged_attention, select_pages
+from sparrow.kernels.cache_memory import cache_zeros
 from sparrow.kernels.page_landmarks.reference import page_landmarks as reference_page_landmarks
 from sparrow.kernels.page_scores.reference import page_scores as reference_page_scores
 from sparrow.kernels.paged_attention.reference import paged_attention as reference_paged_attention
@@ -50,15 +51,17 @@ class DecodeInputs:
         self._generator = torch.Generator(self.device).manual_seed(self.seed)
         self.query_BHD = self._random(shape.batch, shape.heads, shape.head_dim)
         sizes = (shape.batch, shape.kv_heads, shape.tokens, shape.head_dim)
-        self.key_BKTD, self.value_BKTD = self._random(*sizes), self._random(*sizes)
+        # On the same kind of memory as the pages, so that a comparison is of the operators alone.
+        rows = [cache_zeros(sizes, self.dtype, self.device) for _ in range(2)]
+        self.key_BKTD, self.value_BKTD = (x.normal_(generator=self._generator) for x in rows)
         pool = shape.batch * shape.num_pages
         order = torch.randperm(pool, generator=self._generator, device=self.device)
         self.page_table_BN = order.view(shape.batch, shape.num_pages).int()
         self.cached_B = torch.full((shape.batch,), shape.tokens, device=self.device)
         pages = (pool, shape.kv_heads, shape.page_size, shape.head_dim)
-        self.key_pages = torch.zeros(pages, dtype=self.dtype, device=self.device)
-        self.value_pages = torch.zeros_like(self.key_pages)
-        self.landmarks = torch.zeros(pool, shape.kv_heads, 1, shape.head_dim, dtype=self.dtype, device=self.device)
+        self.key_pages = cache_zeros(pages, self.dtype, self.device)
+        self.value_pages = cache_zeros(pages, self.dtype, self.device)
+        self.landmarks = cache_zeros((pool, shape.kv_heads, 1, shape.head_dim), self.dtype, self.device)
         self.fill(page_landmarks)
         self.append_key_BKD = self.key_BKTD[:, :, 0].contiguous()
         self.append_page_B = self.page_table_BN[:, max(0, shape.num_pages - 2)].long()

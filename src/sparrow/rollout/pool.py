@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparrow.kernels.cache_memory import cache_zeros
+
 
 class PagePool:
     """Keys, values and landmarks of all layers, and who holds which page.
@@ -42,7 +44,7 @@ class PagePool:
         device: torch.device,
     ) -> None:
         def pages(rows: int) -> Tensor:
-            return torch.zeros(num_pages, kv_heads, rows, head_dim, dtype=dtype, device=device)
+            return cache_zeros((num_pages, kv_heads, rows, head_dim), dtype, device)
 
         self.num_pages, self.page_size = num_pages, page_size
         self.keys: list[Tensor] = [pages(page_size) for _ in range(layers)]
