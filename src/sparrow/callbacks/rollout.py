@@ -243,6 +243,8 @@ def _engine(module: DensePolicy) -> RolloutEngine:
         max_cached_tokens=settings.max_cached_tokens,
         draft_tokens=settings.draft_tokens,
         keep_pool=settings.keep_pool,
+        poll_every=settings.poll_every,
+        graphs=settings.graphs,
         topk=settings.top_k_recorded if settings.alpha == "bounds" else 0,
     )
 

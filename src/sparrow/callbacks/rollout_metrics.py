@@ -40,11 +40,13 @@ class Tally:
         self.scores += [outcome.score for outcome in outcomes]
 
     def metrics(self) -> dict[str, float]:
-        """Time, speed, the mean reward of all samples, and what became of drafts."""
+        """Time, speed, the mean reward of all samples, what became of drafts, and what captures of graphs took."""
         drafted, accepted, rounds = (sum(getattr(s, k) for s in self.stats) for k in ("drafted", "accepted", "rounds"))
         drafts = {}
         if drafted:
             drafts = {"perf/draft_acceptance": accepted / drafted, "perf/draft_accepted_length": accepted / rounds}
+        captured = sum(stats.capture_seconds for stats in self.stats)
+        captures = {"timing_s/graph_capture": captured} if captured else {}
         tokens = sum(stats.response_tokens for stats in self.stats)
         return {
             "timing_s/gen": self.gen_s,
@@ -52,6 +54,7 @@ class Tally:
             "perf/rollout_tokens_per_s": tokens / self.gen_s,
             "critic/score_sampled/mean": sum(self.scores) / len(self.scores),
             **drafts,
+            **captures,
         }
 
 

@@ -190,3 +190,8 @@ class RandomScore(PageScore):
         for shift in (16, 15):
             mixed_KN = (mixed_KN ^ (mixed_KN >> shift)) * 0x2C1B3C6D & 0xFFFFFFFF
         return ((mixed_KN ^ (mixed_KN >> 16)) >> 8).float().div(2**24).expand(batch, kv_heads, pages)
+
+
+def has_kernels(score: PageScore) -> bool:
+    """Whether Triton kernels make its landmarks and its scores; others run by their torch formulas on a GPU too."""
+    return type(score) in (MeanScore, MinMaxScore)

@@ -21,6 +21,8 @@ class RolloutSettings:
         max_batch: sequences decoded at a time.
         max_cached_tokens: tokens the page pool holds; null sizes it for a full batch.
         keep_pool: whether the page pool stays allocated between rollouts; false frees its memory for the update.
+        poll_every: decode steps between two looks of the host at what was drawn; null: 8 on a GPU, 1 elsewhere.
+        graphs: whether decode steps are CUDA graphs; null: on a GPU, unless the page score has no kernels.
         page_score: how pages are ranked, a name of the page-score registry.
         draft_tokens: lossless mode: tokens that the sparse actor proposes at a time to the dense policy, which accepts
             or corrects them, so that what is sampled and recorded is dense; 0: the sparse actor itself samples.
@@ -47,6 +49,8 @@ class RolloutSettings:
     max_batch: int = 64
     max_cached_tokens: int | None = None
     keep_pool: bool = True
+    poll_every: int | None = None
+    graphs: bool | None = None
     page_score: str = "mean"
     draft_tokens: int = 0
     alpha: Alpha = "exact"
@@ -76,6 +80,8 @@ class RolloutSettings:
                     f"rollout.{key}={getattr(self, key)}: training allows only {neutral}, since a truncated sampler "
                     "and a full trainer are different distributions (evaluation may set it)"
                 )
+        if self.poll_every is not None:
+            _at_least_one("rollout.poll_every", self.poll_every)
         if self.draft_tokens < 0:
             raise ValueError(f"rollout.draft_tokens={self.draft_tokens}: must be 0 or more")
         if self.alpha not in ("exact", "bounds", "off"):

@@ -64,6 +64,8 @@ class RolloutStats:
         accepted: those of them that the dense policy took over.
         rounds: times that a sequence went through drafting and the dense check; each gives one token more than it
             accepts.
+        graphs_captured: decode steps captured as CUDA graphs in this call; 0 once all shapes are known.
+        capture_seconds: how long that took, warm-up included.
     """
 
     prompts_prefilled: int
@@ -81,6 +83,8 @@ class RolloutStats:
     drafted: int = 0
     accepted: int = 0
     rounds: int = 0
+    graphs_captured: int = 0
+    capture_seconds: float = 0.0
 
     @property
     def acceptance_rate(self) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import astuple
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,13 +10,16 @@ from torch import nn
 
 from sparrow.kernels import PageScore, get_page_score
 from sparrow.models.families import DecoderWeights, decoder_weights
+from sparrow.rollout.blocks import BlockRollout
 from sparrow.rollout.completion import Completion, RolloutStats
 from sparrow.rollout.decoder import Decoder, decode_block
+from sparrow.rollout.graphs import StepGraphs
 from sparrow.rollout.loop import Progress, Rollout
 from sparrow.rollout.memory import RolloutMemory, predict
+from sparrow.rollout.options import Pace, check_options
 from sparrow.rollout.out_of_memory import Room
 from sparrow.rollout.pool import PagePool
-from sparrow.rollout.request import Limits, Request, check_request, pages_needed
+from sparrow.rollout.request import Limits, Request, check_request, most_pages
 from sparrow.rollout.sampler import SamplingParams
 from sparrow.rollout.speculative import SpeculativeRollout
 from sparrow.rollout.stopping import TextDecoder
@@ -62,10 +66,15 @@ class RolloutEngine:
         prefill_tokens: prompts are prefilled in packs of about this many tokens.
         draft_tokens: tokens that the sparse actor proposes at a time to the dense policy; 0: the actor itself samples.
         tokenizer: reads text for stop strings; ``generate`` may be given another one.
-        keep_pool: whether the page pool stays allocated between calls; false: its memory is free for training.
+        keep_pool: whether the page pool stays allocated between calls, and with it the graphs of decode steps; false:
+            their memory is free for training.
+        poll_every: decode steps between two looks of the host at what was drawn; None: 8 on a GPU, 1 elsewhere. Tokens
+            do not depend on it; a sequence that ends keeps its row and pages until the next look.
+        graphs: whether decode steps are captured as CUDA graphs; None: on a GPU, unless the page score has no kernels.
 
     Raises:
-        ValueError: the model is not supported (see `sparrow.models.families`), or a value is out of range.
+        ValueError: the model is not supported (see `sparrow.models.families`), a value is out of range, or graphs are
+            asked for where there can be none.
         KeyError: an unknown page score.
     """
 
@@ -85,30 +94,30 @@ class RolloutEngine:
         draft_tokens: int = 0,
         tokenizer: TextDecoder | None = None,
         keep_pool: bool = True,
+        poll_every: int | None = None,
+        graphs: bool | None = None,
     ) -> None:
-        for key, value, least in (
-            ("max_batch", max_batch, 1),
-            ("topk", topk, 0),
-            ("draft_tokens", draft_tokens, 0),
-            ("prefill_tokens", prefill_tokens, 1),
-        ):
-            if value < least:
-                raise ValueError(f"{key}={value}: must be {least} or more")
-        if max_cached_tokens is not None and max_cached_tokens < 1:
-            raise ValueError(f"max_cached_tokens={max_cached_tokens}: must be 1 or more, or None")
-        if not 0.0 <= reserve <= 1.0:
-            raise ValueError(f"reserve={reserve}: must be from 0 to 1")
+        check_options(
+            max_batch=max_batch,
+            topk=topk,
+            draft_tokens=draft_tokens,
+            prefill_tokens=prefill_tokens,
+            max_cached_tokens=max_cached_tokens,
+            reserve=reserve,
+        )
         self.model, self.max_batch, self.max_cached_tokens, self.topk = model, max_batch, max_cached_tokens, topk
         self.dtype, self.head_dtype = dtype, head_dtype
         self.reserve, self.prefill_tokens = reserve, prefill_tokens
         self.draft_tokens, self.tokenizer, self.keep_pool = draft_tokens, tokenizer, keep_pool
         self.score = get_page_score(page_score) if isinstance(page_score, str) else page_score
+        self.pace, self._graphs = Pace(poll_every, graphs), StepGraphs()
         self.last_stats: RolloutStats | None = None
         self._copies: dict[str, torch.Tensor] = {}
         self._pool: PagePool | None = None
         self._weights = self._read_weights()
         if not topk <= self._weights.embed_VE.shape[0]:
             raise ValueError(f"topk={topk}: must be at most the vocabulary, {self._weights.embed_VE.shape[0]}")
+        self.pace.resolve(self._weights.embed_VE.device.type, self.score, draft_tokens)
         self._check_layers(schedule or BudgetSchedule.dense())
         self._table = BudgetTable(schedule or BudgetSchedule.dense(), self._weights.embed_VE.device)
 
@@ -133,7 +142,7 @@ class RolloutEngine:
             self._table.load(schedule)
             return
         self._table = BudgetTable(schedule, self._weights.embed_VE.device)
-        self._pool = None
+        self._drop_pool()
 
     def refresh(self) -> None:
         """Read the model's weights again, after any change of them. ``generate`` does so by itself too."""
@@ -246,13 +255,13 @@ class RolloutEngine:
             finally:
                 # Of an interrupted call the sequences still hold pages.
                 if not (self.keep_pool and pool.is_idle):
-                    self._pool = None
+                    self._drop_pool()
         return completions
 
     def _shrink(self, request: Request, told: str) -> None:
         """Give the next try half of what this one had."""
         room = Room(self.max_batch, self.prefill_tokens, self.max_cached_tokens)
-        least = self._most_pages(request) * self.schedule.page_size
+        least = most_pages(request, self.schedule.page_size) * self.schedule.page_size
         next_room = room.halved(request.sequences, request.max_tokens, least, told)
         self.max_batch, self.prefill_tokens, self.max_cached_tokens = astuple(next_room)
 
@@ -269,10 +278,19 @@ class RolloutEngine:
         }
         decoder = self.make_decoder(adapter=request.adapter, max_tokens=request.max_tokens)
         if not self.draft_tokens:
-            return Rollout(request, decoder, pool, self._table, **options)
+            return self._plain_rollout(request, decoder, pool, options)
         dense = self.make_decoder(adapter=False, max_tokens=request.max_tokens) if request.adapter else decoder
         options |= {"drafter": decoder, "draft_tokens": self.draft_tokens}
         return SpeculativeRollout(request, dense, pool, self._table, **options)
+
+    def _plain_rollout(self, request: Request, decoder: Decoder, pool: PagePool, options: dict[str, Any]) -> Rollout:
+        poll_every, captured = self.pace.resolve(pool.keys[0].device.type, self.score, draft_tokens=0)
+        if poll_every == 1 and not captured:
+            return Rollout(request, decoder, pool, self._table, **options)
+        graphs = self._graphs if captured else None
+        make = partial(self.make_decoder, adapter=request.adapter)
+        options |= {"poll_every": poll_every, "graphs": graphs, "make_decoder": make}
+        return BlockRollout(request, decoder, pool, self._table, **options)
 
     def memory(
         self,
@@ -292,18 +310,8 @@ class RolloutEngine:
             temperature: of sampling.
             record: what is recorded; hidden states are counted.
         """
-        request = Request(
-            prompts,
-            range(len(prompts)),
-            n,
-            max_new_tokens,
-            SamplingParams(temperature),
-            0,
-            0,
-            frozenset(),
-            False,
-            frozenset(record),
-        )
+        keys, sampling, none = range(len(prompts)), SamplingParams(temperature), frozenset[int]()
+        request = Request(prompts, keys, n, max_new_tokens, sampling, 0, 0, none, False, frozenset(record))
         lengths = [len(token_ids) for token_ids in prompts]
         return predict(
             self.model,
@@ -362,20 +370,21 @@ class RolloutEngine:
         limit = self._limits().pool_pages
         if limit is not None:
             return limit
-        return self._most_pages(request) * min(self.max_batch, request.sequences) + 1
-
-    def _most_pages(self, request: Request) -> int:
-        """Pages that the longest sequence of the request can need."""
-        return max((pages_needed(len(ids), request, self.schedule.page_size) for ids in request.prompts), default=1)
+        return most_pages(request, self.schedule.page_size) * min(self.max_batch, request.sequences) + 1
 
     def _pool_for(self, request: Request) -> PagePool:
         """The cache, kept between calls unless it is too small."""
         limit = self._pool_pages(request)
         if self._pool is None or self._pool.num_pages < limit:
-            self._pool = None  # free the old one first
+            self._drop_pool()  # free the old one first
             sparse_layers = [i for i in range(len(self._weights.layers)) if i not in self.schedule.dense_layers]
             self._pool = self._make_pool(limit, self.schedule.page_size, sparse_layers)
         return self._pool
+
+    def _drop_pool(self) -> None:
+        """Let go of the cache, and of the graphs that hold its addresses."""
+        self._pool = None
+        self._graphs.clear()
 
     def _make_pool(self, num_pages: int, page_size: int, sparse_layers: Sequence[int]) -> PagePool:
         weights = self._weights

@@ -13,11 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sparrow.kernels.page_bits import num_words
 from sparrow.rollout.completion import Completion, FinishReason, RolloutStats
 from sparrow.rollout.decoder import Choice, Decoder, DecodeRows, padded_rows
+from sparrow.rollout.draw import Draw
 from sparrow.rollout.pool import PagePool
 from sparrow.rollout.request import Request
-from sparrow.rollout.sampler import Sampled, sample, stream_of, uniforms
+from sparrow.rollout.sampler import stream_of, uniforms
 from sparrow.rollout.scheduler import Admission, Group, IntArray, Scheduler
 from sparrow.rollout.stopping import StopStrings, TextDecoder
 from sparrow.rollout.trace import Rows, Trace
@@ -71,6 +73,7 @@ class Rollout:
             reserve=reserve,
             prefill_tokens=prefill_tokens,
         )
+        self.draw = Draw(request.sampling, self.topk, "hidden" in request.record, self._page_sets())
         self.trace = Trace()
         self._is_stop = np.zeros(decoder.weights.embed_VE.shape[0], dtype=np.bool_)
         self._is_stop[list(request.eos_token_ids)] = True
@@ -143,20 +146,23 @@ class Rollout:
             key = request.prompt_keys[group.prompt_index]
             self._stream[slot] = stream_of(request.seed, request.step, key, sample_index)
             self._limit[slot] = len(group.token_ids) + request.max_new_tokens
-        self._draw(slots, torch.stack(hidden), None)
+        self._draw_tokens(slots, torch.stack(hidden), None)
 
     def _decode(self, slots: IntArray) -> None:
         """One token more for each of ``slots``."""
         rows = self._rows_of(slots, self._token[slots], self.scheduler.cached[slots])
         page_bits: list[Tensor] | None = [] if "page_sets" in self.request.record else None
-        self._draw(slots, self._step(self.decoder, rows, slots.size, page_bits), page_bits)
+        self._draw_tokens(slots, self._step(self.decoder, rows, slots.size, page_bits), page_bits)
 
     def _step(self, decoder: Decoder, rows: DecodeRows, count: int, page_bits: list[Tensor] | None = None) -> Tensor:
         """One forward pass over ``count`` rows and padding, counted."""
+        self._count_step(count)
+        return decoder.step(rows, self.pool, page_bits)
+
+    def _count_step(self, count: int) -> None:
         self._steps += 1
         self._rows += count
         self._max_rows = max(self._max_rows, count)
-        return decoder.step(rows, self.pool, page_bits)
 
     def _rows_of(self, slots: IntArray, token: IntArray, cached: IntArray, sparse: bool = True) -> DecodeRows:
         """The batch of a decode step, padded: ``token`` of each of ``slots``, the last of ``cached`` tokens."""
@@ -178,17 +184,21 @@ class Rollout:
         return DecodeRows(token_B, position_B, page_B, offset_B, cached_B, self._to_device(page_table), choice)
 
     def _choice(self, cached: IntArray, cached_B: Tensor, sparse: bool) -> Choice | None:
-        """Counts what this step reads; None when that is everything."""
+        """What this step reads; None when that is everything."""
         pages, read = self._pages(cached)
         if not sparse:
             read = pages
-        skipped = int((pages - read).sum()) * self.pool.page_size
-        self._cached += int(cached.sum())
-        self._read += int(cached.sum()) - skipped  # the last page, full or not, is always among those read
-        if skipped == 0:
+        self._count_reads(cached, pages, read)
+        if (read == pages).all():
             return None
         schedule = self.table.schedule
         return Choice(self.table.budget(cached_B), schedule.first, schedule.last, int(read.max()))
+
+    def _count_reads(self, cached: IntArray, pages: IntArray, read: IntArray) -> None:
+        """Count a step whose rows have ``cached`` tokens on ``pages`` pages and read so many of these."""
+        self._cached += int(cached.sum())
+        # The last page, full or not, is always among those read.
+        self._read += int(cached.sum()) - int((pages - read).sum()) * self.pool.page_size
 
     def _pages(self, cached: IntArray) -> tuple[IntArray, IntArray]:
         """Pages of sequences with ``cached`` tokens, and how many of them a sparse layer reads."""
@@ -201,18 +211,21 @@ class Rollout:
         """Pages that the queries which gave the tokens read in a sparse layer."""
         return self._pages(cached)[1]
 
-    def _draw(self, slots: IntArray, hidden_BE: Tensor, page_bits: list[Tensor] | None) -> None:
+    def _draw_tokens(self, slots: IntArray, hidden_BE: Tensor, page_bits: list[Tensor] | None) -> None:
         """Draw the next token of each slot, keep it, and end the sequences that are complete."""
-        count = slots.size
-        uniform_B = self._uniforms(self._stream[slots], self.scheduler.cached[slots], hidden_BE.shape[0])
-        drawn = sample(self.decoder.logits(hidden_BE), uniform_B, self.request.sampling, self.topk)
-        fields = self._fields(drawn, hidden_BE, page_bits, count)
-        self._refuse_nan(slots, self.scheduler.cached[slots], fields["logprob"])
+        index = self.scheduler.cached[slots]
+        uniform_B = self._uniforms(self._stream[slots], index, hidden_BE.shape[0])
+        fields = self.draw.fields(self.decoder, hidden_BE, uniform_B, page_bits)
+        self._finish(slots[self._take(slots, index, to_host(fields, slots.size))])
+
+    def _take(self, slots: IntArray, index: IntArray, fields: dict[str, Tensor]) -> NDArray[np.bool_]:
+        """Keep what was drawn for place ``index`` of the slots' sequences; which of these end with it."""
+        self._refuse_nan(slots, index, fields["logprob"])
         self.trace.add(self.scheduler.sequence[slots], fields)
-        self._tokens += count
+        self._tokens += slots.size
         token = fields["token"].numpy()
         self._token[slots] = token
-        self._finish(slots[self._ends(slots, self.scheduler.cached[slots], token)])
+        return self._ends(slots, index, token)
 
     def _uniforms(self, stream: IntArray, index: IntArray, rows: int) -> Tensor:
         """[rows] random numbers of the tokens for place ``index`` of their sequences, padded."""
@@ -238,28 +251,12 @@ class Rollout:
                 self._strings.drop(sequence)
         self.scheduler.finish(slots.tolist())
 
-    def _fields(
-        self, drawn: Sampled, hidden_BE: Tensor, page_bits: list[Tensor] | None, count: int
-    ) -> dict[str, Tensor]:
-        fields = {"token": drawn.token_B, "logprob": drawn.logprob_B}
-        if drawn.topk_ids_BC is not None and drawn.topk_logprobs_BC is not None:
-            fields |= {"topk_ids": drawn.topk_ids_BC, "topk_logprobs": drawn.topk_logprobs_BC}
-        if "hidden" in self.request.record:
-            fields["hidden"] = hidden_BE
-        if "page_sets" in self.request.record:
-            fields["page_sets"] = self._stack_bits(page_bits, hidden_BE.shape[0])
-        return {name: rows[:count].cpu() for name, rows in fields.items()}
-
-    def _stack_bits(self, page_bits: list[Tensor] | None, batch: int) -> Tensor:
-        """[B, L_sparse, K, M] with M the words of the longest possible sequence; zeros for the prefill."""
+    def _page_sets(self) -> tuple[int, int, int] | None:
+        """L_sparse, K and M of recorded page sets, with M the words of the longest possible sequence."""
+        if "page_sets" not in self.request.record:
+            return None
         layers = sum(landmarks is not None for landmarks in self.pool.landmarks)
-        words = -(-self.scheduler.page_table.shape[1] // 32)
-        shape = (batch, layers, self.decoder.weights.kv_heads, words)
-        stacked = torch.zeros(shape, dtype=torch.int32, device=self.device)
-        if page_bits:
-            bits = torch.stack(page_bits, dim=1)
-            stacked[..., : bits.shape[-1]] = bits
-        return stacked
+        return layers, self.decoder.weights.kv_heads, num_words(self.scheduler.page_table.shape[1])
 
     def _refuse_nan(self, slots: IntArray, index: IntArray, logprob: Tensor) -> None:
         """Stop at the first token without a probability; ``index`` is its place in its sequence."""
@@ -324,3 +321,8 @@ class Rollout:
 
     def _to_device(self, array: NDArray[np.int64] | NDArray[np.int32]) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+def to_host(fields: dict[str, Tensor], count: int) -> dict[str, Tensor]:
+    """The fields of the first ``count`` rows; the others are padding."""
+    return {name: rows[:count].cpu() for name, rows in fields.items()}

@@ -147,3 +147,8 @@ def pages_needed(prompt_length: int, request: Request, page_size: int) -> int:
     """
     most = -(-(prompt_length + request.max_new_tokens - 1) // page_size)
     return most + (1 if request.samples > 1 and prompt_length % page_size else 0)
+
+
+def most_pages(request: Request, page_size: int) -> int:
+    """Pages that the longest sequence of the request can need."""
+    return max((pages_needed(len(token_ids), request, page_size) for token_ids in request.prompts), default=1)

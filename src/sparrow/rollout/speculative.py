@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sparrow.rollout.completion import RolloutStats
 from sparrow.rollout.decoder import Decoder
-from sparrow.rollout.loop import Rollout
+from sparrow.rollout.loop import Rollout, to_host
 from sparrow.rollout.sampler import Sampled, distribution, invert_cdf, substream_of, uniforms
 from sparrow.rollout.scheduler import IntArray
 from sparrow.rollout.verification import accepted_length, residual
@@ -175,7 +175,7 @@ class SpeculativeRollout(Rollout):
         kept_X: NDArray[np.bool_] = before_X == before_X[start_X][row_X]
         row_X, index_X, picked_X = row_X[kept_X], index_X[kept_X], (first_B[row_X] + place_X)[kept_X]
         drawn = self._drawn(self._to_device(token_X[kept_X]), logits_XV, self._to_device(picked_X))
-        fields = self._fields(drawn, hidden_XE[self._to_device(picked_X)], None, row_X.size)
+        fields = to_host(self.draw.kept(drawn, hidden_XE[self._to_device(picked_X)], None), row_X.size)
         self._refuse_nan(slots[row_X], index_X, fields["logprob"])
         self.trace.add(self.scheduler.sequence[slots[row_X]], fields)
         self._tokens += row_X.size
