@@ -57,7 +57,7 @@ class DecodeInputs:
         pool = shape.batch * shape.num_pages
         order = torch.randperm(pool, generator=self._generator, device=self.device)
         self.page_table_BN = order.view(shape.batch, shape.num_pages).int()
-        self.cached_B = torch.full((shape.batch,), shape.tokens, device=self.device)
+        self.cached_B = torch.full((shape.batch,), shape.tokens, dtype=torch.int32, device=self.device)
         pages = (pool, shape.kv_heads, shape.page_size, shape.head_dim)
         self.key_pages = cache_zeros(pages, self.dtype, self.device)
         self.value_pages = cache_zeros(pages, self.dtype, self.device)

@@ -54,7 +54,7 @@ class KernelSuite:
         repeats: calls that count.
         budget_s: time for the calls of one operator; a slow one is called fewer times, at least three.
         warmup: calls before.
-        flush_mib: buffer overwritten before each call; must exceed the last cache.
+        flush_mib: buffer read before each call; must exceed the last cache.
         copy_mib: size of the copy whose rate is the yardstick.
         seed: of all random numbers.
 

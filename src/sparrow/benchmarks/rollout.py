@@ -98,12 +98,9 @@ class RolloutSuite:
         model.generation_config = type(model.generation_config)()
         schedules = self._schedules()
         engine = SyntheticEngine(model, schedules["dense"], max_batch=self.batch)
-        measured: dict[int, Steps] = {}
-        agreement: dict[int, float | None] = {}
-        for tokens in self.contexts:
-            contexts = {size: Context.random(model, self.batch, size, self.seed) for size in (self.empty, tokens)}
-            calls = self._calls(model, engine, contexts, tokens)
-            measured[tokens], agreement[tokens] = self._measure(calls)
+        contexts = {size: Context.random(model, self.batch, size, self.seed) for size in (self.empty, *self.contexts)}
+        calls = {tokens: self._calls(model, engine, contexts, tokens) for tokens in self.contexts}
+        measured, agreement = self._measure(calls)
         summary = self.summary(measured, agreement)
         show(
             f"{self.model}, batch {self.batch}, {self.pages} pages and {schedules['sparse'].reserved} reserved",
@@ -159,17 +156,31 @@ class RolloutSuite:
                 ).decode
         return calls
 
-    def _measure(self, calls: dict[str, Callable[[], Decoded]]) -> tuple[Steps, float | None]:
-        """Seconds per step, and the share of greedy tokens that dense engine and ``generate`` have in common."""
-        first = {name: call() for name, call in calls.items()}  # warms up, and is not counted
-        found: Steps = {name: [] for name in calls}
+    def _measure(
+        self, calls: dict[int, dict[str, Callable[[], Decoded]]]
+    ) -> tuple[dict[int, Steps], dict[int, float | None]]:
+        """Seconds per step, and the share of greedy tokens that dense engine and ``generate`` have in common.
+
+        The lengths take turns as the systems do: a slope between lengths that were measured minutes apart would be one
+        of the machine's moods.
+        """
+        # The longest first: the cache is allocated once, and large enough for all.
+        lengths = sorted(calls, reverse=True)
+        agreement = {
+            tokens: self._agreement({name: call() for name, call in calls[tokens].items()}) for tokens in lengths
+        }
+        found: dict[int, Steps] = {tokens: {name: [] for name in calls[tokens]} for tokens in self.contexts}
         for turn in range(self.repeats):
-            for name in rotated(list(calls), turn):
-                found[name].append(calls[name]().seconds_per_step)
-        if "generate_dynamic" not in first or self.temperature > 0:
-            return found, None
-        ours, theirs = (np.array(first[name].token_ids) for name in ("dense", "generate_dynamic"))
-        return found, float((ours == theirs).mean())
+            for tokens in rotated(lengths, turn):
+                for name in rotated(list(calls[tokens]), turn):
+                    found[tokens][name].append(calls[tokens][name]().seconds_per_step)
+        return found, agreement
+
+    def _agreement(self, decoded: dict[str, Decoded]) -> float | None:
+        if "generate_dynamic" not in decoded or self.temperature > 0:
+            return None
+        ours, theirs = (np.array(decoded[name].token_ids) for name in ("dense", "generate_dynamic"))
+        return float((ours == theirs).mean())
 
 
 def medians(steps: Steps) -> dict[str, float]:

@@ -17,7 +17,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel, StaticCache
 
 from sparrow.kernels import page_landmarks
 from sparrow.rollout import RolloutEngine
-from sparrow.rollout.decoder import Decoder, DecodeRows
+from sparrow.rollout.decoder import Decoder
 from sparrow.rollout.pool import PagePool
 from sparrow.schedule import BudgetSchedule
 
@@ -79,17 +79,20 @@ class SyntheticDecoder(Decoder):
     """A decoder whose prefill writes given keys and values instead of computing them.
 
     It returns hidden states of zero, so that the first token is the vocabulary's first under greedy sampling. It notes
-    when the first decode step began.
+    when the logits of the last first token were there: what follows is decode steps, and a captured one does not come
+    through here.
     """
 
     context: Context
     started: float | None = None
     _filled: int = 0
+    _admitting: bool = False
 
     def prefill(self, token_X: Tensor, page_X: Tensor, offset_X: Tensor, lengths: list[int], pool: PagePool) -> Tensor:
         """Fill the pages of the next ``len(lengths)`` sequences of the context."""
         rows = slice(self._filled, self._filled + len(lengths))
         self._filled += len(lengths)
+        self._admitting = True
         padding = len(token_X) - sum(lengths)
         key_XKD, value_XKD = (
             nn.functional.pad(state_BKTD[rows].transpose(1, 2).flatten(0, 1), (0, 0, 0, 0, 0, padding))
@@ -100,24 +103,27 @@ class SyntheticDecoder(Decoder):
         embed_VE = self.weights.embed_VE
         return embed_VE.new_zeros(self.padded_rows(len(lengths)), embed_VE.shape[1])
 
-    def step(self, rows: DecodeRows, pool: PagePool, page_bits: list[Tensor] | None = None) -> Tensor:
-        """One decode step."""
-        if self.started is None:
-            self.started = now(rows.token_B.device)
-        return super().step(rows, pool, page_bits)
+    def logits(self, hidden_BE: Tensor) -> Tensor:
+        """Logits as ever; those of a first token start the clock anew."""
+        logits_BV = super().logits(hidden_BE)
+        if self._admitting:
+            self._admitting = False
+            self.started = now(logits_BV.device)
+        return logits_BV
 
 
 class SyntheticEngine(RolloutEngine):
     """The engine, decoding from a given context."""
 
     context: Context
-    decoder: SyntheticDecoder
+    decoder: SyntheticDecoder | None = None
 
     def make_decoder(self, *, adapter: bool, max_tokens: int) -> Decoder:
-        """The decoder of one call."""
-        self.decoder = SyntheticDecoder(self._weights, self.score, adapter=adapter, max_tokens=max_tokens)
-        self.decoder.context = self.context
-        return self.decoder
+        """The decoder of one call, and those of its graphs."""
+        decoder = SyntheticDecoder(self._weights, self.score, adapter=adapter, max_tokens=max_tokens)
+        decoder.context = self.context
+        self.decoder = self.decoder or decoder
+        return decoder
 
     def decode(self, context: Context, schedule: BudgetSchedule, steps: int, temperature: float) -> Decoded:
         """``steps`` decode steps of the whole batch, as ``generate`` runs them.
@@ -128,13 +134,14 @@ class SyntheticEngine(RolloutEngine):
             steps: decode steps.
             temperature: of sampling; 0: greedy.
         """
-        self.context = context
+        self.context, self.decoder = context, None
         self.set_schedule(schedule)
         prompts: Sequence[Sequence[int]] = [[0] * context.tokens] * context.batch
         completions = self.generate(
             prompts, max_new_tokens=steps + 1, temperature=temperature, seed=0, eos_token_ids=()
         )
         end = now(context.key_BKTD.device)
+        assert self.decoder is not None
         assert self.decoder.started is not None
         # The first token is drawn from the prefill's states and belongs to no step.
         token_ids = [completion.token_ids[1:] for completion in completions]

@@ -2,10 +2,11 @@
 
 A number taken alone says little: clocks, other processes and the state of the caches move it by more than what is to
 be shown. So candidates run in rounds, each round once through all of them from another start, and before each call a
-buffer larger than the last cache is overwritten. In a model every layer has its own pages, which the layers between
-two visits have pushed out; a warm cache would flatter what reads little. On a CPU that overwriting pushes out the code
-as well, which in a model the layer before has just run; a candidate that goes through several caches in turn
-(`InTurn`) pays for that once.
+buffer larger than the last cache is read. In a model every layer has its own pages, which the weights and pages of
+the layers between two visits have pushed out; a warm cache would flatter what reads little. Overwriting the buffer
+instead would leave the cache full of lines that have yet to be written back, and the candidate would pay for that. On
+a CPU the reading pushes out the code as well, which in a model the layer before has just run: a candidate that goes
+through several caches in turn (`InTurn`) visits the last of them before the clock starts.
 """
 
 import math
@@ -13,11 +14,13 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 Candidate = Callable[[], object]
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True)
@@ -71,17 +74,21 @@ class Clock:
 
     Args:
         device: CUDA calls are timed by events on the stream, CPU calls by the wall clock.
-        flush_mib: size of the buffer that is overwritten before each call; 0: caches stay warm.
+        flush_mib: size of the buffer that is read before each call; 0: caches stay warm.
     """
 
     def __init__(self, device: torch.device, flush_mib: int) -> None:
         self.device = device
-        self._buffer: Tensor = torch.empty(flush_mib << 20, dtype=torch.uint8, device=device)
+        # Written once: memory that nobody wrote to is one page of zeros, however large.
+        self._buffer: Tensor = torch.ones(flush_mib << 18, device=device)
 
     def time(self, candidate: Candidate) -> float:
         """Seconds of one call; of several in turn, their mean."""
-        self._buffer.zero_()
-        calls = len(candidate.calls) if isinstance(candidate, InTurn) else 1
+        self._buffer.sum()
+        calls = 1
+        if isinstance(candidate, InTurn):
+            calls = len(candidate.calls)
+            candidate.calls[-1]()
         if self.device.type == "cuda":
             return self._time_events(candidate) / calls
         start = time.perf_counter()
@@ -136,7 +143,7 @@ def _affordable(warm: Sequence[float], repeats: int, budget_s: float) -> int:
     return min(repeats, max(3, int(budget_s / max(warm[-1], 1e-9))))
 
 
-def rotated(names: list[str], turn: int) -> list[str]:
+def rotated(names: list[Name], turn: int) -> list[Name]:
     """The same names starting at another one each turn, so that none always follows the same neighbour's start."""
     start = turn % len(names) if names else 0
     return names[start:] + names[:start]

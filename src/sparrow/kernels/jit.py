@@ -78,7 +78,7 @@ def array(tensor: Tensor, dtype: torch.dtype | None = None) -> Any:
         tensor = tensor.to(dtype)
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
-    return tensor.numpy(force=True)
+    return tensor.detach().numpy() if tensor.requires_grad else tensor.numpy()
 
 
 def _emit(function: Callable[..., Any]) -> Any:

@@ -80,6 +80,7 @@ def row_linear(x_XI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) ->
         raise ValueError(f"x_XI has rows of {x_XI.shape[-1]} numbers, weight_OI of {weight_OI.shape[1]}: must be equal")
     if not (serves(x_XI) and serves(weight_OI)):
         return F.linear(x_XI, weight_OI, bias_O)
-    out_XO = torch.empty(len(x_XI), len(weight_OI))
-    jit.run(_products, -(-len(weight_OI) // OUTPUTS), jit.array(x_XI), jit.array(weight_OI), out_XO.numpy())
+    outputs = weight_OI.shape[0]
+    out_XO = torch.empty(x_XI.shape[0], outputs)
+    jit.run(_products, -(-outputs // OUTPUTS), jit.array(x_XI), jit.array(weight_OI), out_XO.numpy())
     return out_XO if bias_O is None else out_XO.add_(bias_O)

@@ -20,6 +20,9 @@ from sparrow.kernels.paged_attention.cpu import CONSTANT_HEAD_SIZES, attend_row,
 from sparrow.kernels.select_pages import reference
 from sparrow.kernels.select_pages.cpu import MOST_PAGES, select_row
 
+CPU = torch.device("cpu")
+COUNTS = (torch.int32, torch.int64)
+
 
 def serves(
     score: PageScore,
@@ -36,19 +39,20 @@ def serves(
         return False
     batch, heads, head_size = query_BHD.shape
     pool, kv_heads, page_size, _ = key_pages.shape
-    floats = (query_BHD, key_pages, value_pages, landmarks)
+    # Written out: every layer of every step comes through here, and a loop takes as long as a row.
     return (
         isinstance(score, LinearScore)
-        and all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in floats)
+        and query_BHD.device == key_pages.device == value_pages.device == landmarks.device == CPU
+        and query_BHD.dtype is key_pages.dtype is value_pages.dtype is landmarks.dtype is torch.float32
         and kv_heads > 0
         and heads % kv_heads == 0
         and key_pages.shape == value_pages.shape == (pool, kv_heads, page_size, head_size)
         and landmarks.shape == (pool, kv_heads, score.width, head_size)
-        and page_table_BN.dtype == torch.int32
-        and len(page_table_BN) == batch
-        and all(
-            counts.shape == (batch,) and counts.dtype in (torch.int32, torch.int64) for counts in (cached_B, budget_B)
-        )
+        and page_table_BN.dtype is torch.int32
+        and page_table_BN.shape[0] == batch
+        and cached_B.shape == budget_B.shape == (batch,)
+        and cached_B.dtype in COUNTS
+        and budget_B.dtype in COUNTS
     )
 
 
@@ -127,15 +131,16 @@ def decode_attention(
     """Runs the compiled rows over (sequence, KV head) on the threads that torch uses."""
     batch, _, head_size = query_BHD.shape
     kv_heads, num_pages = key_pages.shape[1], page_table_BN.shape[1]
-    pages_BKS = torch.empty(batch, kv_heads, max_pages, dtype=torch.int32)
-    count_BK = torch.empty(batch, kv_heads, dtype=torch.int32)
+    pages_BKS = np.empty((batch, kv_heads, max_pages), np.int32)
+    count_BK = np.empty((batch, kv_heads), np.int32)
     out_BHD = torch.empty(query_BHD.shape)
+    if budget_B.dtype is torch.int64:
+        budget_B = budget_B.clamp(max=MOST_PAGES)
     length = landmarks.shape[2] * landmarks.shape[3]
     constants = (
         head_size if head_size in CONSTANT_HEAD_SIZES else 0,
         length if length in CONSTANT_LENGTHS else 0,
     )
-    count = count_BK.numpy()
     jit.run(
         _step_with(*constants),
         batch * kv_heads,
@@ -146,17 +151,17 @@ def decode_attention(
         jit.array(landmarks.flatten(2)),
         jit.array(page_table_BN),
         jit.array(cached_B, torch.int32),
-        jit.array(budget_B.clamp(max=MOST_PAGES), torch.int32),
+        jit.array(budget_B, torch.int32),
         first,
         last,
         np.float32(scale * math.log2(math.e)),
         np.empty((batch, kv_heads, num_pages), np.float32),
-        pages_BKS.numpy(),
-        count,
+        pages_BKS,
+        count_BK,
         out_BHD.numpy(),
     )
-    if count.size and count.min() < 0:
+    if count_BK.size and count_BK.min() < 0:
         reference.check_rows(
             cached_B, budget_B, num_pages, page_size=page_size, first=first, last=last, max_pages=max_pages
         )
-    return out_BHD, pages_BKS, count_BK
+    return out_BHD, torch.from_numpy(pages_BKS), torch.from_numpy(count_BK)

@@ -124,9 +124,9 @@ def _score_with(constant_length: int) -> Callable[..., None]:
 def row_weights(query_BHD: Tensor, kv_heads: int, score: LinearScore) -> Any:
     """What multiplies the landmarks of a page, [B, K, W * D]."""
     batch, _, head_size = query_BHD.shape
-    query_BKD = torch.empty(batch, kv_heads, head_size)
-    _group_mean(jit.array(query_BHD, torch.float32), query_BKD.numpy())
-    return jit.array(score.weights(query_BKD).flatten(2))
+    query_BKD = np.empty((batch, kv_heads, head_size), np.float32)
+    _group_mean(jit.array(query_BHD, torch.float32), query_BKD)
+    return jit.array(score.weights(torch.from_numpy(query_BKD)).flatten(2))
 
 
 def page_scores(
