@@ -21,6 +21,8 @@ OPERATORS: dict[str, str] = {
     "page_scores": "tests.fuzz.page_scores",
     "select_pages": "tests.fuzz.select_pages",
     "paged_attention": "tests.fuzz.paged_attention",
+    "decode_attention": "tests.fuzz.decode_attention",
+    "row_linear": "tests.fuzz.row_linear",
     "block_sparse_attention": "tests.fuzz.block_sparse_attention",
     "token_statistics": "tests.fuzz.token_statistics",
 }

@@ -14,7 +14,7 @@ OPERATORS: dict[str, str] = runpy.run_path(str(ROOT / "tests/fuzz/__init__.py"))
 CONFIGURATIONS = 30
 
 
-QUICK = ("page_landmarks", "page_scores", "paged_attention", "select_pages")
+QUICK = ("decode_attention", "page_landmarks", "page_scores", "paged_attention", "row_linear", "select_pages")
 
 
 @pytest.mark.parametrize(
