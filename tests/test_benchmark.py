@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from sparrow.benchmarks.memory import MemorySuite
-from sparrow.benchmarks.rollout import slope
+from sparrow.benchmarks.rollout import slope, whole
 from sparrow.benchmarks.training_memory import training_memory
 from sparrow.config import build, check_config
 from sparrow.config_dir import config_dir
@@ -94,6 +94,7 @@ def test_rollout(tmp_path: Path) -> None:
     slopes = summary["slope_sparse_s_per_token"] / summary["slope_dense_s_per_token"]
     assert summary["slope_sparse_over_dense"] == pytest.approx(slopes)
     assert summary["context"] == 200
+    assert 0 < summary["rollout_sparse_over_dense"] < 10
     assert summary["dense_tokens_equal_to_generate"] == 1.0
     assert (tmp_path / "run" / "steps.png").read_bytes().startswith(b"\x89PNG")
     measured = json.loads((tmp_path / "run" / "rollout.json").read_text())["seconds_per_step"]
@@ -125,6 +126,21 @@ def test_memory(tmp_path: Path) -> None:
 def test_what_does_not_fit_says_zero() -> None:
     suite: MemorySuite = build(composed("suite=memory", *MEMORY, "suite.device_gb=40").suite)
     assert suite._sequences_that_fit(training_memory(suite.setup)) == 0
+
+
+def test_a_whole_rollout_by_hand() -> None:
+    # 0 to 100: (1 + 2) / 2 * 100; 100 to 300: (2 + 5) / 2 * 200.
+    at = {300: {"empty": 9.0, "dense": 5.0}, 100: {"empty": 1.0, "dense": 2.0}}
+    assert whole(at, "dense") == pytest.approx(150 + 700)
+
+
+@pytest.mark.parametrize("given", [{"pages": None}, {"schedule": "qwen3-1.7b-0.86"}])
+def test_a_rollout_suite_has_one_budget(given: dict[str, Any]) -> None:
+    cfg = composed("suite=rollout")
+    for key, value in given.items():
+        cfg.suite[key] = value
+    with pytest.raises(Exception, match=r"suite\.pages=.* and suite\.schedule=.*: must be one of them"):
+        build(cfg.suite)
 
 
 def test_slope_by_hand() -> None:

@@ -25,7 +25,7 @@ STUDIES = sorted((ROOT / "experiments").glob("*/README.md"))
 REASONS = {
     r"make (quickstart|test)": "installs an environment from the package index",
     r"sparrow-prepare .*|wandb sync .*": "needs the network",
-    r"sparrow-benchmark suite=kernels-qwen3-1\.7b.*|.* device=cuda.*": "needs a GPU",
+    r"sparrow-benchmark suite=(kernels|rollout)-qwen3-1\.7b.*|.* device=cuda.*": "needs a GPU",
     r"(srun|sbatch) .*|.*scripts/torchrun\.sh .*|.*submitit.*": "needs SLURM, several GPUs or several machines",
     r"tensorboard .*": "starts a server",
     r"python -m experiments\.scaling\..*": "a study; tests/experiments/test_scaling.py",

@@ -7,6 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from sparrow.models.architecture import ARCHITECTURES, Architecture, architecture, from_config
+from sparrow.models.random_model import random_model
 from sparrow.schedule.cost import MODEL_SHAPES
 
 
@@ -55,3 +56,16 @@ def test_a_packaged_model_is_read_from_its_config() -> None:
     assert (sizes.layers, sizes.hidden, sizes.heads, sizes.kv_heads, sizes.head_dim) == (4, 128, 4, 2, 32)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         architecture("nowhere")
+
+
+@pytest.mark.parametrize("name", list(ARCHITECTURES))
+def test_a_random_model_has_the_sizes_of_its_name(name: str) -> None:
+    model = random_model(name, torch.bfloat16, "meta")
+    assert from_config(model.config) == ARCHITECTURES[name]
+    assert sum(parameter.numel() for parameter in model.parameters()) == ARCHITECTURES[name].parameters
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+
+
+def test_a_random_model_of_an_unknown_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="architecture 'gpt-2': must be one of qwen3-0.6b, "):
+        random_model("gpt-2", torch.float32)

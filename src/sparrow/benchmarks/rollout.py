@@ -21,7 +21,8 @@ from sparrow.benchmarks.results import write_results
 from sparrow.benchmarks.synthetic import Context, Decoded, Generate, SyntheticEngine
 from sparrow.benchmarks.timing import rotated
 from sparrow.models.loading import load_policy
-from sparrow.schedule import BudgetSchedule
+from sparrow.models.random_model import random_model
+from sparrow.schedule import BudgetSchedule, load_schedule
 
 Steps = dict[str, list[float]]
 """Seconds per step of each call, by system."""
@@ -34,20 +35,24 @@ class RolloutSuite:
     """Settings of the suite.
 
     Attributes:
-        model: the policy, as `sparrow.models.loading.load_policy` takes it.
+        model: the policy, as `sparrow.models.loading.load_policy` takes it, or with ``random_weights`` a name of
+            `sparrow.models.architecture.ARCHITECTURES`.
         device: ``cpu`` or ``cuda``.
         dtype: ``float32`` or ``bfloat16``; of weights, cache and computation.
         batch: sequences decoded together.
-        pages: page budget, reserved pages not counted.
+        pages: page budget, reserved pages not counted; null: that of ``schedule``.
         page_size: tokens per page.
         dense_layers: layers that read everything.
         contexts: tokens in the cache before the first step, ascending; the last one is the headline.
-        generate_contexts: those of them at which ``generate`` is timed too; must hold the last one.
+        generate_contexts: those of them at which ``generate`` is timed too; empty: nowhere, else the last among them.
         empty: tokens of an almost empty cache.
         steps: decode steps of a call.
         repeats: calls that count.
         temperature: of sampling; 0: greedy.
         seed: of the cache.
+        random_weights: whether the model is made by its sizes alone.
+        schedule: name or path of a schedule, where ``pages`` is null.
+        graphs: whether the engine captures its steps as CUDA graphs; null: as it does by default.
 
     Raises:
         ValueError: a value is out of range; the message names the key.
@@ -57,7 +62,7 @@ class RolloutSuite:
     device: str
     dtype: str
     batch: int
-    pages: int
+    pages: int | None
     page_size: int
     dense_layers: list[int]
     contexts: list[int]
@@ -67,6 +72,9 @@ class RolloutSuite:
     repeats: int = 5
     temperature: float = 0.0
     seed: int = 0
+    random_weights: bool = False
+    schedule: str | None = None
+    graphs: bool | None = None
 
     def __post_init__(self) -> None:
         if self.device not in ("cpu", "cuda"):
@@ -78,32 +86,39 @@ class RolloutSuite:
         for key in ("batch", "steps", "repeats", "empty"):
             if getattr(self, key) < 1:
                 raise ValueError(f"suite.{key}={getattr(self, key)}: must be 1 or more")
+        if (self.pages is None) == (self.schedule is None):
+            raise ValueError(f"suite.pages={self.pages} and suite.schedule={self.schedule}: must be one of them")
         if len(self.contexts) < 2 or self.contexts != sorted(set(self.contexts)) or self.contexts[0] <= self.empty:
             raise ValueError(
                 f"suite.contexts={self.contexts}: must be two or more ascending lengths above empty={self.empty}"
             )
-        if not set(self.generate_contexts) <= set(self.contexts) or self.contexts[-1] not in self.generate_contexts:
+        named = set(self.generate_contexts)
+        if not named <= set(self.contexts) or (named and self.contexts[-1] not in named):
             raise ValueError(
-                f"suite.generate_contexts={self.generate_contexts}: must be some of contexts={self.contexts}, the last "
-                "one among them"
+                f"suite.generate_contexts={self.generate_contexts}: must be empty, or some of contexts="
+                f"{self.contexts}, the last one among them"
             )
 
     @torch.no_grad()
     def run(self, run_dir: Path) -> None:
         """Measure, print a table, write ``rollout.json``, ``summary.json`` and ``steps.png``."""
         dtype = torch.float32 if self.dtype == "float32" else torch.bfloat16
-        model, _ = load_policy(self.model, dtype)
+        if self.random_weights:
+            model = random_model(self.model, dtype, self.device)
+        else:
+            model, _ = load_policy(self.model, dtype)
         model.to(self.device)  # type: ignore[arg-type]  # transformers annotates the method away
         # Nothing may end a call early, neither the model's stop tokens nor its own sampling defaults.
         model.generation_config = type(model.generation_config)()
         schedules = self._schedules()
-        engine = SyntheticEngine(model, schedules["dense"], max_batch=self.batch)
+        engine = SyntheticEngine(model, schedules["dense"], max_batch=self.batch, graphs=self.graphs)
         contexts = {size: Context.random(model, self.batch, size, self.seed) for size in (self.empty, *self.contexts)}
         calls = {tokens: self._calls(model, engine, contexts, tokens) for tokens in self.contexts}
         measured, agreement = self._measure(calls)
         summary = self.summary(measured, agreement)
         show(
-            f"{self.model}, batch {self.batch}, {self.pages} pages and {schedules['sparse'].reserved} reserved",
+            f"{self.model}, batch {self.batch}, {self.schedule or self.pages} pages and "
+            f"{schedules['sparse'].reserved} reserved",
             measured,
         )
         plot_steps(run_dir / "steps.png", {tokens: medians(steps) for tokens, steps in measured.items()})
@@ -116,13 +131,13 @@ class RolloutSuite:
         longest = at[self.contexts[-1]]
         sparse, dense = longest["sparse"], longest["dense"]
         slopes = {name: slope({tokens: steps[name] for tokens, steps in at.items()}) for name in ("sparse", "dense")}
+        ours = {"sparse": sparse, "dense": dense}
+        peers = [peer for peer in SYSTEMS if peer.startswith("generate") and peer in longest]
         return {
             "context": float(self.contexts[-1]),
-            "sparse_over_generate_dynamic": longest["generate_dynamic"] / sparse,
-            "sparse_over_generate_static": longest["generate_static"] / sparse,
-            "dense_over_generate_dynamic": longest["generate_dynamic"] / dense,
-            "dense_over_generate_static": longest["generate_static"] / dense,
+            **{f"{own}_over_{peer}": longest[peer] / ours[own] for own in ours for peer in peers},
             "sparse_over_dense": dense / sparse,
+            "rollout_sparse_over_dense": whole(at, "dense") / whole(at, "sparse"),
             "sparse_step_over_empty_step": sparse / longest["empty"],
             "slope_sparse_s_per_token": slopes["sparse"],
             "slope_dense_s_per_token": slopes["dense"],
@@ -133,8 +148,13 @@ class RolloutSuite:
 
     def _schedules(self) -> dict[str, BudgetSchedule]:
         fields: dict[str, Any] = {"page_size": self.page_size, "dense_layers": self.dense_layers}
+        if self.schedule is not None:
+            sparse = load_schedule(self.schedule).replace(**fields)
+        else:
+            assert self.pages is not None
+            sparse = BudgetSchedule.constant(self.pages, **fields)
         return {
-            "sparse": BudgetSchedule.constant(self.pages, **fields),
+            "sparse": sparse,
             "dense": BudgetSchedule.dense(**fields),
         }
 
@@ -186,6 +206,16 @@ class RolloutSuite:
 def medians(steps: Steps) -> dict[str, float]:
     """Median seconds per step by system."""
     return {name: median(seconds) for name, seconds in steps.items()}
+
+
+def whole(at: dict[int, dict[str, float]], name: str) -> float:
+    """Seconds of all steps of a rollout from an almost empty cache to the longest context, by the trapezoid rule.
+
+    It stands for tens of thousands of steps: between the measured lengths a step's time is taken to be linear.
+    """
+    lengths = sorted(at)
+    times = [at[lengths[0]]["empty"], *(at[tokens][name] for tokens in lengths)]
+    return float(np.trapezoid(times, [0, *lengths]))
 
 
 def slope(seconds: dict[int, float]) -> float:
