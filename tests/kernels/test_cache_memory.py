@@ -64,3 +64,8 @@ def _flags(address: int) -> list[str]:
         elif inside and first == "VmFlags:":
             return line.split()[1:]
     raise AssertionError(f"no mapping at {address:#x}")
+
+
+def test_no_room_is_said_as_torch_says_it():
+    with pytest.raises(torch.OutOfMemoryError, match=f"{2**62} bytes of cache: "):
+        cache_zeros((2**60,), torch.float32, CPU)

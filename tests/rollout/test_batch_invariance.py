@@ -29,9 +29,18 @@ def test_alone_equals_in_a_batch(family, budget, make_model, make_prompts):
         assert all(same(left, right) for left, right in zip(single, together[3 * index : 3 * index + 2]))
 
 
-def test_sizes_that_fill_no_vectors(make_model, make_prompts):
-    """What torch leaves over after its vectors rounds differently, and where it falls depends on the rows."""
-    model = make_model("qwen3", intermediate_size=83, hidden_size=46, head_dim=10)
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [
+        ("qwen3", {"intermediate_size": 83, "hidden_size": 46, "head_dim": 10}),
+        ("llama", {"intermediate_size": 101, "hidden_size": 54, "num_attention_heads": 3, "num_key_value_heads": 3}),
+        ("qwen2", {"intermediate_size": 77, "hidden_size": 42, "num_attention_heads": 3, "num_key_value_heads": 1}),
+    ],
+    ids=["qwen3", "llama", "qwen2"],
+)
+def test_sizes_that_fill_no_vectors(family, sizes, make_model, make_prompts):
+    """What vectors leave over rounds differently, and so may a product by where it starts: both move with the rows."""
+    model = make_model(family, **sizes)
     prompts = make_prompts([1, 7, 16, 40, 8, 3, 23])
     schedule, keys = BudgetSchedule.constant(1, page_size=4), [100 + i for i in range(len(prompts))]
     together = RolloutEngine(model, schedule, max_batch=64).generate(prompts, n=3, prompt_keys=keys, **ARGUMENTS)

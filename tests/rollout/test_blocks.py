@@ -9,7 +9,7 @@ import torch
 
 from sparrow.kernels import get_page_score
 from sparrow.models.families import decoder_weights
-from sparrow.rollout import RolloutEngine
+from sparrow.rollout import RolloutEngine, graphs
 from sparrow.rollout.graphs import addresses, bucket
 from sparrow.rollout.options import POLL_EVERY, Pace
 from sparrow.schedule import BudgetSchedule
@@ -58,6 +58,45 @@ def test_blocks_give_the_bits_of_single_steps(make_model, make_prompts, schedule
     for name in kept:
         assert getattr(blocks[1], name) == getattr(single[1], name), name
     assert blocks[1].graphs_captured == 0
+
+
+class Rehearsed:
+    """What `CapturedBlock` does with a block, up to the capture."""
+
+    def __init__(self, block, memory):
+        self.block = block
+        for _ in range(graphs.WARM_UPS):
+            block.rehearse()
+
+
+@pytest.fixture
+def rehearsed(monkeypatch):
+    """Blocks as graphs would have them, on the CPU: rows and pages in buckets, and kept between calls."""
+    monkeypatch.setattr(graphs, "CapturedBlock", Rehearsed)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(Pace, "resolve", lambda pace, *_, **__: (pace.poll_every or 1, pace.graphs is True))
+
+
+@pytest.mark.parametrize("poll_every", [1, 8])
+@pytest.mark.parametrize("schedule", [BINS, BudgetSchedule.dense(page_size=4)], ids=["bins", "dense"])
+def test_blocks_in_buckets_give_the_bits_of_single_steps(rehearsed, make_model, make_prompts, schedule, poll_every):
+    arguments = {"n": 3, "max_new_tokens": 13, "temperature": 1.3, "seed": 4, "eos_token_ids": [2, 5]}
+    arguments |= {"record": ("topk", "hidden", "page_sets")}
+    model, prompts, options = make_model("qwen3"), make_prompts([1, 30, 131]), {"topk": 3, "max_batch": 5}
+    engine = RolloutEngine(model, schedule, poll_every=poll_every, graphs=True, **options)
+    expected = RolloutEngine(model, schedule, **options).generate(prompts, **arguments)
+    assert_same(engine.generate(prompts, **arguments), expected)
+    assert engine.last_stats.graphs_captured > 0
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(0.9)  # in place: the blocks stay, and see it
+    expected = RolloutEngine(model, schedule, **options).generate(prompts, **arguments)
+    assert_same(engine.generate(prompts, **arguments), expected)
+    assert_same(engine.generate(prompts, **arguments), expected)
+    assert engine.last_stats.graphs_captured == 0
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    engine.generate(prompts, **arguments)
+    assert engine.last_stats.graphs_captured > 0
 
 
 @pytest.mark.parametrize("arguments", [{"temperature": 0.0}, {"top_k": 4, "top_p": 0.8}, {"min_p": 0.1}])
@@ -231,12 +270,14 @@ def test_graphs_give_what_eager_steps_give(make_model, make_prompts, schedule):
 
 
 @pytest.mark.gpu
-def test_a_full_bucket_gives_the_bits_of_eager_steps(make_model, make_prompts):
+@pytest.mark.parametrize("poll_every", [1, 8])
+def test_a_full_bucket_gives_the_bits_of_eager_steps(make_model, make_prompts, poll_every):
     arguments = {"n": 2, "max_new_tokens": 60, "seed": 4, "eos_token_ids": [], "record": ("hidden", "page_sets")}
     prompts = make_prompts([70, 90, 130, 200])
-    captured, engine = on_gpu(make_model, LONG, prompts, arguments, max_batch=8)
+    options = {"max_batch": 8, "poll_every": poll_every}
+    captured, engine = on_gpu(make_model, LONG, prompts, arguments, **options)
     assert engine.last_stats.graphs_captured >= 1
-    eager, _ = on_gpu(make_model, LONG, prompts, arguments, max_batch=8, graphs=False)
+    eager, _ = on_gpu(make_model, LONG, prompts, arguments, graphs=False, **options)
     assert_same(captured, eager)
 
 

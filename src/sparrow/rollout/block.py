@@ -103,6 +103,11 @@ class StepBlock:
         """One step, however it is made."""
         self.step()
 
+    def rehearse(self) -> None:
+        """A step before a capture. All rows are padding, so the cache stays as it is; what is kept is made here."""
+        self._place_1.zero_()
+        self.step()
+
     def step(self) -> None:
         """One token more for every row that has any left."""
         token_B, stream_B, cached_B, left_B = self._state_4B

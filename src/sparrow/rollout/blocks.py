@@ -41,7 +41,12 @@ class BlockRollout(Rollout):
         super().__init__(*arguments, **options)
         self.poll_every, self.graphs, self.make_decoder = poll_every, graphs, make_decoder
         self._count = np.ones_like(self._limit)  # per slot: tokens that this block feeds
-        self._captured = (0, 0.0) if graphs is None else (graphs.captured, graphs.seconds)
+        weights, adapter = self.decoder.weights, self.decoder.adapter
+        self._call = Call(weights, self.pool, self.table, self.draw, self.request.eos_token_ids, adapter)
+        self._captured = (0, 0.0)
+        if graphs is not None:
+            graphs.begin(self._call)
+            self._captured = (graphs.captured, graphs.seconds)
 
     def _plan(self) -> IntArray:
         # The last token of a sequence is drawn and never fed.
@@ -85,10 +90,8 @@ class BlockRollout(Rollout):
         sparse = any(landmarks is not None for landmarks in self.pool.landmarks) and not schedule.is_dense
         max_pages = min(pages, bucket(min(pages, max(schedule.table) + schedule.reserved))) if sparse else 0
         shape = BlockShape(bucket(sequences), pages, max_pages, self.poll_every)
-        weights, adapter = self.decoder.weights, self.decoder.adapter
-        call = Call(weights, self.pool, self.table, self.draw, self.request.eos_token_ids, adapter)
         return self.graphs.block(
-            call, shape, lambda: self._new_block(shape, self.make_decoder(max_tokens=pages * page_size))
+            self._call, shape, lambda: self._new_block(shape, self.make_decoder(max_tokens=pages * page_size))
         )
 
     def _new_block(self, shape: BlockShape, decoder: Decoder) -> StepBlock:

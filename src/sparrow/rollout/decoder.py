@@ -6,7 +6,9 @@ a token attends to itself; sparse layers then score the full pages, choose, and 
 Rows are independent of each other in every operation, so a row's bits do not depend on the batch. On CPU in fp32 a
 decode step multiplies by `row_linear`, whose rows are independent by themselves. A prefill leaves that to the BLAS,
 which picks other kernels for fewer than about 12 rows and for odd remainders, but gives each row the same bits for
-every multiple of 16 (measured for fp32 with 1 to 16 threads): its rows are padded to a multiple of `ROW_BLOCK`.
+every multiple of 16 (measured for fp32 with 1 to 16 threads): its rows are padded to a multiple of `ROW_BLOCK`. Torch's
+elementwise loops compute what their vectors leave over by other code; additions and products are rounded exactly there
+too, and the one activation is left to `swiglu`.
 """
 
 from dataclasses import dataclass
@@ -19,14 +21,15 @@ from sparrow.kernels import PageScore, decode_attention, page_landmarks, paged_a
 from sparrow.kernels.page_bits import pack_lists
 from sparrow.kernels.paged_attention.reference import every_page
 from sparrow.kernels.row_linear import serves
+from sparrow.kernels.swiglu import swiglu
 from sparrow.models.families import DecoderWeights, LayerWeights, Linear
 from sparrow.rollout.pool import PagePool
 
 ROW_BLOCK = 16
 """Rows of a forward pass are padded to a multiple of this."""
 
-VECTORS = 32
-"""Numbers that torch's elementwise loops take at a time in fp32, at most."""
+ALIGNED = 64
+"""Bytes: torch's own tensors start at a multiple of this."""
 
 PREFILL_ROWS = 2048
 """Rows of a prefill that go through projections and MLP at a time: enough for full speed, and what these hold at their
@@ -39,13 +42,8 @@ def padded_rows(rows: int, block: int = ROW_BLOCK) -> int:
 
 
 def decode_block(weights: DecoderWeights) -> int:
-    """The multiple that the rows of a decode step over such weights are padded to.
-
-    Torch computes what is left over after its vectors by other code, which rounds differently. Where a row fills whole
-    vectors by itself nothing is left over; elsewhere 16 rows do.
-    """
-    sizes = (*weights.layers[0].gate.weight.shape, weights.head_dim)
-    return 1 if serves(weights.embed_VE) and all(size % VECTORS == 0 for size in sizes) else ROW_BLOCK
+    """The multiple that the rows of a decode step over such weights are padded to: 1 where `row_linear` serves them."""
+    return 1 if serves(weights.embed_VE) else ROW_BLOCK
 
 
 @dataclass(frozen=True)
@@ -235,9 +233,9 @@ class Decoder:
         """Output projection and MLP, with their residual connections."""
         x_XE = x_XE + layer.o.apply(mixed_XHD.flatten(1), self.adapter, linear)
         normed_XE = self._norm(x_XE, layer.post_norm_E)
-        gate = layer.activation(layer.gate.apply(normed_XE, self.adapter, linear))
-        inner = gate.mul_(layer.up.apply(normed_XE, self.adapter, linear))
-        return x_XE + layer.down.apply(inner, self.adapter, linear)
+        gate_XI = layer.gate.apply(normed_XE, self.adapter, linear)
+        inner_XI = swiglu(gate_XI, layer.up.apply(normed_XE, self.adapter, linear))
+        return x_XE + layer.down.apply(inner_XI, self.adapter, linear)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         """RMSNorm over the last axis, in fp32, rounded before the weight as the models do."""
@@ -254,6 +252,8 @@ def _rotate(x_XHD: Tensor, cos_X1D: Tensor, sin_X1D: Tensor) -> Tensor:
 
 def _causal_attention(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, scale: float) -> Tensor:
     """One prompt by itself, so that its result cannot depend on what is prefilled beside it."""
+    if query_THD.data_ptr() % ALIGNED:
+        query_THD = query_THD.clone()  # the BLAS rounds by where its operands start; keys and values are copied anyway
     group = query_THD.shape[1] // key_TKD.shape[1]
     key, value = key_TKD.transpose(0, 1), value_TKD.transpose(0, 1)
     out_1HTD = F.scaled_dot_product_attention(

@@ -21,6 +21,10 @@ from sparrow.schedule import BudgetTable
 LEAST_PAGES = 32
 """Narrowest page table of a bucket."""
 
+MOST_GRAPHS = 64
+"""Graphs kept; more than a call's buckets come to. With one more all go: calls that differ in how they draw, or in how
+long their page sets are, would add theirs for ever."""
+
 WARM_UPS = 2
 """Steps on padding before a capture: they compile kernels and allocate what stays."""
 
@@ -65,7 +69,7 @@ class CapturedBlock:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
-                block.step()
+                block.rehearse()
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
         # Reward workers may use the device from other threads meanwhile.
@@ -93,14 +97,19 @@ class StepGraphs:
         self._held, self._memory = None, None
         self._blocks.clear()
 
-    def block(self, call: Call, shape: BlockShape, make: Callable[[], StepBlock]) -> StepBlock:
-        """The captured block of a shape; ``make`` gives a new one to capture."""
+    def begin(self, call: Call) -> None:
+        """Let go of the graphs of other weights or another cache. Once a call: the addresses take milliseconds."""
         held = (*addresses(call.weights), *(x.data_ptr() for x in _tensors(call.pool)), id(call.table))
         if held != self._held:
             self.clear()
             self._held, self._memory = held, torch.cuda.graph_pool_handle()
+
+    def block(self, call: Call, shape: BlockShape, make: Callable[[], StepBlock]) -> StepBlock:
+        """The captured block of a shape, in a call that has begun; ``make`` gives a new one to capture."""
         key = (shape, call.draw, call.stop_ids, call.adapter)
         if key not in self._blocks:
+            if len(self._blocks) >= MOST_GRAPHS:
+                self._blocks.clear()
             started = time.perf_counter()
             self._blocks[key] = CapturedBlock(make(), self._memory)
             torch.cuda.synchronize()

@@ -33,7 +33,7 @@ ZERO, ONE, HALF, LOWEST = np.float32(0), np.float32(1), np.float32(0.5), np.floa
 
 
 @compiled
-def _exp2(x: Any) -> Any:
+def exp2(x: Any) -> Any:
     """2 ** x for x <= 0 in fp32, without a call, so that loops over it become vector code. NaN stays NaN."""
     whole = np.floor((x if x > LOWEST else LOWEST) + HALF)
     f = x - whole
@@ -94,10 +94,10 @@ def _block_weights(head_size: Any, logits_GT: Any, slots: Any, maximum_G: Any, t
         base = maximum if maximum > -np.inf else ZERO
         total = ZERO
         for j in range(slots):
-            weight = _exp2(logits_GT[g, j] - base)
+            weight = exp2(logits_GT[g, j] - base)
             logits_GT[g, j] = weight
             total += weight
-        decay = _exp2(maximum_G[g] - base)
+        decay = exp2(maximum_G[g] - base)
         for d in range(head_size):
             out_GD[g, d] *= decay
         total_G[g] = total_G[g] * decay + total
