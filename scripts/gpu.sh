@@ -6,7 +6,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 out=${1:?usage: gpu.sh <folder for results>}
 python=${PYTHON:-python}
-mkdir -p "$out"
+mkdir "$out" || exit 1 # a folder of its own: no run overwrites another one
 status=0
 
 part() { # name, command

@@ -59,6 +59,8 @@ def assert_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) 
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
+# A run that goes on does so beside its own checkpoints.
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
 @pytest.mark.parametrize(
     ("experiment", "cuts"),
     [
@@ -69,7 +71,13 @@ def assert_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) 
 def test_every_cut_ends_with_the_same_bits(experiment: str, cuts: tuple[int, ...], tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     run(whole, f"experiment={experiment}", "steps=4", FEW_ROWS)
-    start = weights(whole)
+    start, before = weights(whole), rows(whole)
+    if experiment == "quickstart":  # nothing is left, and nothing is lost
+        summary = (whole / "summary.json").read_bytes()
+        run(whole, f"experiment={experiment}", "steps=4", FEW_ROWS, "resume=auto")
+        assert rows(whole) == before
+        assert (whole / "summary.json").read_bytes() == summary
+        assert_equal(weights(whole), start)
     for step in cuts:
         cut = tmp_path / f"cut_{step}"
         checkpoint = whole / "checkpoints" / f"step_{step}.ckpt"

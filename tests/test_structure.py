@@ -16,6 +16,7 @@ SOURCE = ROOT / "src" / "sparrow"
 LAYERS = [
     "config_dir",
     "shapes",
+    "ranges",
     "schedule",
     "kernels",
     "models",

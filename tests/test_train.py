@@ -157,6 +157,10 @@ def test_the_export_is_a_plain_transformers_folder(tmp_path: Path) -> None:
         (["schedule=qwen3-1.7b-0.87"], "schedule=qwen3-1.7b-0.87: no such option; did you mean"),
         (["model.name_or_path=/nowhere"], "model '/nowhere' does not exist"),
         (["seed=abc"], "sparrow-train: seed='abc': must be int, not str"),
+        (["loss.clip_low=-1"], "sparrow-train: loss.clip_low=-1: must be from 0 to 1"),
+        (["+trainer.gradient_clip_val=1.0"], "trainer.gradient_clip_val=1.0: must be null"),
+        (["trainer.enable_progress_bar=false"], "trainer.enable_progress_bar=False: Trainer was configured with"),
+        (["debug=default", "+trainer.limit_train_batches=0.001"], "trainer.limit_train_batches=0.001: You requested"),
     ],
 )
 def test_a_mistake_ends_in_one_line(
@@ -170,6 +174,30 @@ def test_a_mistake_ends_in_one_line(
     assert message in str(ended.value)
     assert str(ended.value).startswith("sparrow-train: ")
     assert "\n" not in str(ended.value)
+
+
+def test_a_folder_that_holds_a_run_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    before = {"config.yaml": "seed: 7\n", "metrics.csv": "step\n1\n"}
+    for name, text in before.items():
+        (run_dir / name).write_text(text)
+    arguments = ["experiment=quickstart", "debug=default", f"paths.run_dir={run_dir}"]
+    monkeypatch.delenv("SPARROW_TRACEBACK", raising=False)
+
+    def refusal(*overrides: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["sparrow-train", *arguments, *overrides])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert {path.name: path.read_text() for path in run_dir.iterdir() if path.is_file()} == before
+        return str(ended.value)
+
+    assert refusal() == (
+        f"sparrow-train: paths.run_dir={run_dir}: holds a run already (metrics.csv), which is not overwritten; "
+        "allowed: another folder, or resume=auto to go on with it"
+    )
+    assert not (run_dir / ".hydra").exists()
+    assert refusal("resume=auto", "update.minibatches=0").endswith("update.minibatches=0: must be 1 or more")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +214,15 @@ def test_a_mistake_ends_in_one_line(
         (["schedule.page_size=0"], r"page_size=0: must be a whole number from 1"),
         (["rollout.top_p=0.9"], r"rollout.top_p=0.9: training allows only 1.0"),
         (["rollout.max_new_tokens=500"], r"context"),
-        (["update.minibatches=1000"], r"minibatches=1000: must be from 1 to the 4 sequences"),
+        (["optimizer.betas=0.9"], r"optimizer.betas=0.9: must be two numbers, each 0 or more and below 1"),
+        (["+trainer.limit_train_batches=0"], r"trainer.limit_train_batches=0: must be a whole number, 1 or more"),
+        (["advantage=rloo", "rollout.samples=1"], r"rollout.samples=1 with advantage=rloo: .* must be 2 or more"),
+        (["+data.source.seed=-1"], r"data.source.seed=-1 is not for training"),
+        (["data.prompts_per_step=2000"], r"data.prompts_per_step=2000, but the set has only 1024 prompts"),
+        (["reward.workers=0"], r"reward.workers=0 is not allowed; it must be 1 or more"),
+        (["rollout.graphs=true"], r"rollout.graphs=True: the model is on cpu"),
+        (["rollout.alpha=bounds", "rollout.top_k_recorded=9999"], r"rollout.top_k_recorded=9999: must be at most"),
+        (["update.minibatches=1000"], r"update.minibatches=1000: must be from 1 to the 4 sequences"),
     ],
 )
 def test_wrong_values_name_the_key(overrides: list[str], message: str, tmp_path: Path) -> None:

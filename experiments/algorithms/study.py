@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.algorithms.report import write_report
+from experiments.folders import make_way
 
 HERE = Path(__file__).parent
 
@@ -69,7 +70,7 @@ def runs() -> dict[str, list[str]]:
 
 def run(name: str, overrides: list[str], output: Path, steps: int | None) -> dict[str, Any]:
     """One training run; its overrides, its summary, and the kept columns of its log."""
-    folder = output / name.replace("/", "_")
+    folder = make_way(output / name.replace("/", "_"))
     command = [sys.executable, "-m", "sparrow.train", "experiment=quickstart", *overrides]
     command += [f"seed={name.rpartition('/')[2]}", "logger=csv", f"paths.run_dir={folder}"]
     if steps is not None:

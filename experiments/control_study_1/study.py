@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.control_study_1.arms import BUDGETS, STEPS, Run, all_runs, load_budgets
+from experiments.folders import make_way
 
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
@@ -33,7 +34,7 @@ KEPT = (
 
 def train(run: Run, pages: list[int] | None, output: Path, further: list[str]) -> dict[str, Any]:
     """One training run, as what is kept of it."""
-    folder = output / run.name
+    folder = make_way(output / run.name)
     overrides = [*run.overrides(pages), *further, f"paths.run_dir={folder}"]
     subprocess.run([sys.executable, "-m", "sparrow.train", *overrides], check=True, stdout=subprocess.DEVNULL)
     with (folder / "metrics.csv").open() as file:

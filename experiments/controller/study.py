@@ -21,6 +21,7 @@ import torch
 
 from experiments.controller.figures import plot
 from experiments.controller.measure import Reading, read
+from experiments.folders import make_way
 from sparrow.data import PromptDataModule
 from sparrow.data.sources.packaged import RunningSum
 from sparrow.models.loading import eos_token_ids, load_policy
@@ -55,7 +56,7 @@ def run(start: str, output: Path) -> None:
         *("+callbacks.late_start._target_=experiments.controller.late_start.LateStart",),
         *(f"+callbacks.late_start.step={FROZEN}", f"steps={STEPS}", "held_out=false", "logger=csv", "threads=1"),
         *("rollout.samples=4",),
-        *(f"schedule.pages={STARTS[start]}", f"paths.run_dir={folder}"),
+        *(f"schedule.pages={STARTS[start]}", f"paths.run_dir={make_way(folder)}"),
     ]
     subprocess.run([part.replace(" ", "") for part in command], check=True)
 

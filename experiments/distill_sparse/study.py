@@ -19,6 +19,8 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+from experiments.folders import make_way
+
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 
@@ -40,7 +42,7 @@ SEEDS = (0, 1, 2)
 
 def run(arm: str, seed: int, output: Path) -> dict[str, Any]:
     """One training run: its summary, and p5 per bin of each schedule under ``bins``."""
-    folder = output / f"{arm}_{seed}"
+    folder = make_way(output / f"{arm}_{seed}")
     command = [sys.executable, "-m", "sparrow.train", EXPERIMENT, *ARMS[arm], f"seed={seed}", "logger=csv"]
     subprocess.run([*command, f"paths.run_dir={folder}"], check=True)
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.common import axes, save, write
+from experiments.folders import make_way
 
 HERE = Path(__file__).parent
 READ = 1024
@@ -31,7 +32,7 @@ def run(size: int, output: Path) -> dict[str, Any]:
     folder = output / str(size)
     if not (folder / "kernels.json").is_file():
         command = [sys.executable, "-m", "sparrow.benchmark", *SMALL, f"suite.page_size={size}"]
-        subprocess.run([*command, f"suite.pages=[{READ // size}]", f"paths.run_dir={folder}"], check=True)
+        subprocess.run([*command, f"suite.pages=[{READ // size}]", f"paths.run_dir={make_way(folder)}"], check=True)
     tables = json.loads((folder / "kernels.json").read_text())["tables"]
     return {str(tokens): times(tables[f"decode, {tokens} tokens"], size) for tokens in TOKENS}
 

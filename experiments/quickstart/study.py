@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from experiments.folders import make_way
+
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 
@@ -27,7 +29,7 @@ SEEDS = {"chosen": (0, 1, 2), "dense": (0, 1, 2), "half": (0,)}
 
 def run(arm: str, seed: int, output: Path) -> dict[str, float]:
     """One training run; its summary, and reward and tail per step."""
-    folder = output / f"{arm}_{seed}"
+    folder = make_way(output / f"{arm}_{seed}")
     command = [sys.executable, "-m", "sparrow.train", *ARMS[arm], f"seed={seed}", "logger=csv"]
     subprocess.run([*command, f"paths.run_dir={folder}"], check=True)
     summary: dict[str, float] = json.loads((folder / "summary.json").read_text())

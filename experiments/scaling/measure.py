@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from experiments.folders import make_way
 from experiments.scaling.model import Phases
 from sparrow.callbacks.provenance import provenance
 from sparrow.models.loading import load_policy
@@ -92,7 +93,7 @@ def measure_phases() -> Phases:
 
 def run(name: str, folder: Path) -> dict[str, float]:
     """Medians of a run's phases, its first step left out."""
-    run_dir = folder / name.replace(", ", "_").replace(" ", "_")
+    run_dir = make_way(folder / name.replace(", ", "_").replace(" ", "_"))
     command = [sys.executable, "-m", "sparrow.train", *COMMON, *RUNS[name], f"paths.run_dir={run_dir}"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     with (run_dir / "metrics.csv").open() as file:

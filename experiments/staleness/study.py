@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.common import axes, save, write
+from experiments.folders import make_way
 
 HERE = Path(__file__).parent
 STEPS, EVERY = 8, 4
@@ -35,7 +36,7 @@ def run(arm: str, output: Path) -> list[dict[str, float]]:
     """One training run, unless it is there; age and distances of every step."""
     folder = output / arm
     if not (folder / "summary.json").is_file():
-        command = [sys.executable, "-m", "sparrow.train", ARMS[arm], *COMMON, f"paths.run_dir={folder}"]
+        command = [sys.executable, "-m", "sparrow.train", ARMS[arm], *COMMON, f"paths.run_dir={make_way(folder)}"]
         subprocess.run(command, check=True)
     with (folder / "metrics.csv").open() as file:
         return [{name: float(row[key]) for name, key in KEYS.items()} for row in csv.DictReader(file)]

@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
-from sparrow.config import build, build_schedule, run_command
+from sparrow.config import build, build_schedule, check_run, run_command
 from sparrow.data import PromptDataModule
 from sparrow.evaluation import EvaluationSettings, Problem, make_report
 from sparrow.evaluation import evaluate as sample_and_judge
@@ -25,6 +25,7 @@ def evaluate(cfg: DictConfig, run_dir: Path) -> None:
     Raises:
         ValueError: the data set has no held-out problems.
     """
+    check_run(cfg)
     settings: EvaluationSettings = build(cfg.evaluation)
     model, tokenizer = load_policy(cfg.model.name_or_path)
     model.to(cfg.device)

@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 from transformers import AutoTokenizer
 
-from sparrow.config import build, run_command
+from sparrow.config import build, check_run, run_command
 from sparrow.data import PromptCounts, PromptDataModule, PromptRow, Source
 from sparrow.models.loading import TINY, resolve_model
 from sparrow.models.pretrained import PRETRAINED, prepare_model
@@ -16,6 +16,7 @@ from sparrow.rewards import Scorer, check_routes
 
 def prepare(cfg: DictConfig, run_dir: Path) -> None:
     """Obtain the model and the data; with ``check=true`` dry-run the data's rewards."""
+    check_run(cfg)
     if cfg.model is None and cfg.data is None:
         raise ValueError("nothing to prepare; allowed: model=..., data=..., or both, and with data check=true")
     if cfg.model is not None:

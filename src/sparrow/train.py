@@ -1,16 +1,20 @@
 """``sparrow-train``: one reinforcement-learning run, as a list of what it is made of."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
 
 from sparrow.callbacks import Demonstrations, HeldOut, Rollout, SampleLog, StepLog, Summary, Tail, Validation
 from sparrow.checkpoints import Preemption, RunConfig, resume_path
-from sparrow.config import build, build_schedule, check_run, plain_config, run_command
+from sparrow.config import ConfigError, build, build_schedule, check_run, plain_config, run_command
+from sparrow.config.trainer import named_settings
 from sparrow.data import PromptDataModule
 from sparrow.distributed import Sharded, full_state
 from sparrow.models.adapter import has_adapter, save_adapter
@@ -37,17 +41,30 @@ def train(cfg: DictConfig, run_dir: Path) -> None:
     check_routes([prompt.row for prompt in data.train_prompts], scorer)
     module = build_module(cfg, model, schedule, parts)
     callbacks = build_callbacks(cfg, run_dir, schedule, tokenizer, scorer, eos_token_ids(model, tokenizer), started)
-    trainer: lightning.Trainer = build(
-        cfg.trainer, callbacks=callbacks, logger=[build(node) for node in cfg.logger.values() if node is not None]
-    )
+    loggers = [build(node) for node in (cfg.logger or {}).values() if node is not None]
+    with named_by_key(cfg.trainer):
+        trainer: lightning.Trainer = build(cfg.trainer, callbacks=callbacks, logger=loggers)
     check_checkpoint(resume, trainer)
-    with scorer:
+    with scorer, named_by_key(cfg.trainer):
         trainer.fit(module, datamodule=data, ckpt_path=resume)
     state = full_state(module.model)
     if trainer.is_global_zero:
         export_policy(module.model, tokenizer, run_dir / "export" / "base", state)
         if has_adapter(module.model):
             save_adapter(module.model, run_dir / "export" / "adapter", state)
+
+
+@contextmanager
+def named_by_key(settings: DictConfig) -> Iterator[None]:
+    """Say what Lightning refuses in one line, by the keys of the trainer.
+
+    Raises:
+        ConfigError: Lightning has found a mistake in how it is used.
+    """
+    try:
+        yield
+    except MisconfigurationException as error:
+        raise ConfigError(named_settings(settings, str(error))) from error
 
 
 def check_checkpoint(resume: Path | None, trainer: lightning.Trainer) -> None:
@@ -108,7 +125,7 @@ def build_callbacks(
     summary = Summary(run_dir, rollout, tail, log, held_out, started)
     controller = [build(cfg.controller)] if cfg.controller else []
     extra = [build(node) for node in (cfg.callbacks or {}).values() if node is not None]
-    keeping = [RunConfig(plain_config(cfg)), Preemption(run_dir / "checkpoints")]
+    keeping = [RunConfig(plain_config(cfg), run_dir / "config.yaml"), Preemption(run_dir / "checkpoints")]
     validation: list[lightning.Callback] = []
     if cfg.val_every is not None:
         settings = build(cfg.evaluation)

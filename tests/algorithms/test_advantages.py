@@ -1,6 +1,7 @@
 """Advantages by hand: R = (1, 0, 0, 1) and the like, odd groups, exact zeros."""
 
 import math
+from functools import partial
 from itertools import combinations
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparrow.algorithms import GroupedRewards, advantages
+from sparrow.algorithms.advantages.groups import least_samples
 
 ESTIMATORS = {
     "grpo": advantages.grpo,
@@ -98,6 +100,23 @@ def test_pass_at_k_is_the_mean_over_all_subgroups():
 def test_pass_at_k_refuses(values, k, message):
     with pytest.raises(ValueError, match=message):
         advantages.pass_at_k(rewards(values, [0] * len(values)), k=k)
+
+
+@pytest.mark.parametrize("name", [*ESTIMATORS, "pass_at_k", "remax"])
+def test_the_least_group_is_the_first_that_gives_an_advantage(name):
+    estimator = ESTIMATORS.get(name) or getattr(advantages, name)
+    if name == "pass_at_k":
+        estimator = partial(estimator, k=3)
+    least = least_samples(estimator)
+    assert least == {"pass_at_k": 4, "remax": 1, "reinforce_plus_plus": 1}.get(name, 2)
+
+    def advantages_of(size):
+        right = [[float(index < count) for index in range(size)] for count in range(size + 1)]
+        baseline = [0.5] * size
+        return [estimator(rewards(row, [0] * size, [3] * size, baseline)).abs().max().item() for row in right]
+
+    assert all(value == 0 for size in range(3 if name == "pass_at_k" else 1, least) for value in advantages_of(size))
+    assert max(advantages_of(max(least, 2))) > 0.1
 
 
 def test_best_minus_second_by_hand():

@@ -1,6 +1,11 @@
 """Which changes of the configuration a resumed run takes, names or refuses."""
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+from omegaconf import OmegaConf
 
 from sparrow.checkpoints import RunConfig, changed_keys
 
@@ -15,6 +20,16 @@ def test_changed_keys_are_dotted_and_sorted() -> None:
         ("steps", 10, 20),
     ]
     assert changed_keys({"a": {}}, {"a": {"b": 1}}) == [("a", {}, "not there"), ("a.b", "not there", 1)]
+
+
+def test_the_file_is_written_when_training_starts_on_the_first_rank(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("seed: 7\n")
+    module: Any = None
+    for first, expected in ((False, {"seed": 7}), (True, CONFIG)):
+        trainer: Any = SimpleNamespace(is_global_zero=first)
+        RunConfig(CONFIG, path).on_train_start(trainer, module)
+        assert OmegaConf.to_container(OmegaConf.load(path)) == expected
 
 
 def test_an_equal_configuration_says_nothing(recwarn: pytest.WarningsRecorder) -> None:

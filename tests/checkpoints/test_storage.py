@@ -77,6 +77,11 @@ def test_the_newest_is_the_last_step_that_was_written_to_its_end(tmp_path: Path)
 def test_resume_takes_auto_a_file_or_a_run_folder(tmp_path: Path) -> None:
     assert resume_path(None, tmp_path) is None
     assert resume_path("auto", tmp_path) is None
+    (tmp_path / "metrics.csv").write_text("")
+    assert resume_path("auto", tmp_path) is None  # cut before its first checkpoint: it starts anew
+    (tmp_path / "summary.json").write_text("{}")
+    with pytest.raises(ValueError, match=f"resume=auto: {tmp_path} holds a finished run and no checkpoint to go on"):
+        resume_path("auto", tmp_path)
     path = saved(tmp_path / "checkpoints" / "step_2.ckpt")
     assert resume_path("auto", tmp_path) == resume_path(str(tmp_path), Path("/nowhere")) == path
     assert resume_path(str(path), Path("/nowhere")) == path

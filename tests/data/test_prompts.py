@@ -62,7 +62,7 @@ def test_duplicates_get_their_own_keys_whatever_is_filtered():
 
 def test_nothing_kept_says_why():
     with pytest.raises(
-        ValueError, match="no prompt is kept of 2 rows: the shortest prompt has 3 tokens, max_prompt_tokens=2"
+        ValueError, match="no prompt is kept of 2 rows: the shortest prompt has 3 tokens, data.max_prompt_tokens=2"
     ):
         make_prompts([row("a"), row("a b")], tokenizer(), max_prompt_tokens=2)
     with pytest.raises(ValueError, match="no prompt is kept of 0 rows: there are no rows"):
@@ -72,10 +72,14 @@ def test_nothing_kept_says_why():
 @pytest.mark.parametrize(
     ("template", "options", "message"),
     [
-        (None, {}, "template='chat', but the tokenizer has no chat template; allowed for it: template='plain'"),
-        (TEMPLATE, {"enable_thinking": True}, "enable_thinking=True, but .* has no thinking mode"),
-        (TEMPLATE, {"template": "raw"}, "template='raw' is unknown; allowed: chat, plain"),
-        (None, {"template": "plain", "enable_thinking": False}, "enable_thinking=False needs template='chat'"),
+        (None, {}, "data.template='chat', but the tokenizer has no chat template; allowed for it: 'plain'"),
+        (TEMPLATE, {"enable_thinking": True}, "data.enable_thinking=True, but .* has no thinking mode"),
+        (TEMPLATE, {"template": "raw"}, "data.template='raw' is unknown; allowed: chat, plain"),
+        (
+            None,
+            {"template": "plain", "enable_thinking": False},
+            "data.enable_thinking=False needs data.template='chat'",
+        ),
     ],
 )
 def test_options_that_do_not_fit_the_tokenizer(template, options, message):

@@ -80,6 +80,9 @@ def test_arms_with_other_problems_are_refused():
         ({"arms": ("spare",)}, r"evaluation.arms=\['spare'\]: must be one or more of dense, sparse"),
         ({"temperature": 0.0}, "evaluation.temperature=0.0 with samples=16"),
         ({"level": 1.0}, "evaluation.level=1.0: must be between 0 and 1"),
+        ({"top_p": 2.0}, "evaluation.top_p=2.0: must be above 0 and at most 1"),
+        ({"min_p": -0.5}, "evaluation.min_p=-0.5: must be from 0 to 1"),
+        ({"temperature": float("inf")}, "evaluation.temperature=inf: must be a finite number"),
         ({"max_problems": 0}, "evaluation.max_problems=0: must be 1 or more, or null"),
     ],
 )

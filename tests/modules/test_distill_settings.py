@@ -16,6 +16,8 @@ from sparrow.modules import DistillSettings
         ({"lr_factor": -1.0}, "distill.lr_factor=-1.0: must be above 0"),
         ({"weight": -0.1}, "distill.weight=-0.1: must be 0 or more"),
         ({"weight": 0.0, "policy_loss": False}, "the adapter would have no loss"),
+        ({"weight": float("inf")}, "distill.weight=inf: must be 0 or more"),
+        ({"targets": ["q_proj", "lm_head"]}, r"distill.targets=\['q_proj', 'lm_head'\]: must be all-linear or some of"),
         ({"base": "later"}, "distill.base='later': must be sampled or updated"),
         ({"schedule": {"scale": 0.5}}, r"distill.schedule={'scale': 0.5} with distill.policy_loss=True"),
         ({"schedule": "tiny", "policy_loss": False, "replay": True}, r"distill.replay=True: .* both must be false"),

@@ -181,6 +181,46 @@ def test_a_correction_needs_what_it_reads(rule: Any, alpha: Any, message: str) -
         check_together(recipe, RolloutSettings(alpha=alpha), ReferenceSettings())
 
 
+@pytest.mark.parametrize(
+    ("advantage", "least"),
+    [
+        ("grpo", 2), ("dr-grpo", 2), ("rloo", 2), ("best-minus-second", 2), ("reinforce-plus-plus-baseline", 2),
+        ("pass-at-k", 5), ("reinforce-plus-plus", 1), ("remax", 1),
+    ],
+)  # fmt: skip
+def test_an_advantage_needs_its_samples(advantage: str, least: int) -> None:
+    estimator = build(OmegaConf.load(config_dir() / "advantage" / f"{advantage}.yaml"))  # type: ignore[arg-type]
+    recipe = Recipe(estimator, TokenTIS(), losses.ppo_clip, aggregation.token_mean)
+    check_together(recipe, RolloutSettings(samples=least), ReferenceSettings())
+    if least > 1:
+        told = rf"rollout.samples={least - 1} with advantage={advantage.replace('-', '_')}: .*; must be {least} or more"
+        with pytest.raises(ValueError, match=told):
+            check_together(recipe, RolloutSettings(samples=least - 1), ReferenceSettings())
+
+
+def test_groups_of_one_cannot_be_filtered() -> None:
+    recipe = Recipe(advantages.remax, TokenTIS(), losses.reinforce, aggregation.token_mean)
+    with pytest.raises(ValueError, match=r"rollout.samples=1 with rollout.filter_groups=true: .*must be 2 or more"):
+        check_together(recipe, RolloutSettings(samples=1, filter_groups=True), ReferenceSettings())
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"loss": partial(losses.ppo_clip, clip_low=-1)}, r"^loss.clip_low=-1: must be from 0 to 1$"),
+        ({"advantage": partial(advantages.grpo, epsilon=-1.0)}, r"^advantage.epsilon=-1.0: must be 0 or more$"),
+        (
+            {"aggregation": partial(aggregation.token_sum_constant, length=0)},
+            r"^aggregation.length=0: must be above 0$",
+        ),
+    ],
+)
+def test_numbers_out_of_range_are_refused_with_their_group(parts: dict[str, Any], message: str) -> None:
+    own = {"advantage": advantages.grpo, "loss": losses.ppo_clip, "aggregation": aggregation.token_mean}
+    with pytest.raises(ValueError, match=message):
+        Recipe(correction=TokenTIS(), **{**own, **parts})
+
+
 CUT = [("token-tis", arm) for arm in ARMS] + [(correction, "grpo") for correction in CORRECTIONS]
 
 

@@ -7,7 +7,11 @@ from sparrow.modules.settings import rate_factor
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("top_p", 0.9), ("top_k", 5), ("min_p", 0.1), ("temperature", 0.0), ("samples", 0)]
+    ("key", "value"),
+    [
+        *(("top_p", 0.9), ("top_k", 5), ("min_p", 0.1), ("temperature", 0.0), ("samples", 0)),
+        *(("temperature", float("inf")), ("max_cached_tokens", 0), ("poll_every", 0)),
+    ],
 )
 def test_rollout_key_is_named(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"rollout\.{key}={value}"):
@@ -32,6 +36,7 @@ def test_alpha_decides_what_is_recorded() -> None:
         ("epochs", 0),
         ("micro_batch_tokens", 0),
         ("max_grad_norm", 0.0),
+        ("entropy_bonus", float("inf")),
         ("warmup_steps", -1),
         ("cooldown_steps", -1),
     ],

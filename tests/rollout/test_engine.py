@@ -232,6 +232,26 @@ def test_old_cache_content_has_no_influence(make_model, make_prompts):
     assert all(torch.equal(left.hidden, right.hidden) for left, right in zip(got, expected))
 
 
+def test_a_model_in_another_dtype_gets_a_pool_of_its_own(make_model, make_prompts):
+    model, prompts = make_model("qwen3"), make_prompts([7, 30])
+    arguments = {"n": 2, "max_new_tokens": 20, "seed": 0, "eos_token_ids": [], "record": ("hidden",)}
+    engine = RolloutEngine(model, SPARSE)
+    before = engine.generate(prompts, **arguments)
+    single = engine._pool
+    engine.generate(prompts, **arguments)
+    assert engine._pool is single  # kept as long as nothing changes
+    for dtype in (torch.float64, torch.bfloat16, torch.float32):
+        model.to(dtype)
+        got = engine.generate(prompts, **arguments)
+        assert {pages.dtype for pages in (*engine._pool.keys, *engine._pool.values)} == {dtype}
+        fresh = RolloutEngine(model, SPARSE).generate(prompts, **arguments)
+        assert tokens(got) == tokens(fresh)
+        assert all(torch.equal(left.hidden, right.hidden) for left, right in zip(got, fresh, strict=True))
+        assert all(completion.hidden.dtype == dtype for completion in got)
+    assert engine._pool is not single
+    assert not torch.equal(got[0].hidden, before[0].hidden)  # bfloat16 has rounded the weights on the way
+
+
 def test_progress_is_reported_and_ends_complete(make_model, make_prompts):
     calls = []
     engine = RolloutEngine(make_model("qwen3"), max_batch=4)

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from sparrow.algorithms import divergences
+from sparrow.ranges import Count, Share
 
 CHUNK_LOGITS = 2**22
 """Logits of one side that exist at a time: 16 MiB in fp32, and a few times that with what is made of them."""
@@ -110,7 +111,7 @@ class OverVocabulary(Distillation):
     """
 
     kind: Kind = "forward_kl"
-    top_k: int | None = None
+    top_k: Count | None = None
     needs_hidden = True
 
     def __post_init__(self) -> None:
@@ -146,7 +147,7 @@ class WorstShare(Distillation):
         ValueError: ``share`` out of range, or a pair without threshold or dense hidden states.
     """
 
-    share: float = 0.05
+    share: Share = 0.05
     needs_hidden = True
 
     def __post_init__(self) -> None:

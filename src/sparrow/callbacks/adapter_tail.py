@@ -72,7 +72,9 @@ class AdapterTail(lightning.Callback):
         """
         if not isinstance(pl_module, DistillSparse):
             raise ValueError("callbacks.adapter_tail measures an adapter, and this run has none: set distill=lora")
-        self.schedules = {name: derive_schedule(pl_module.schedule, spec) for name, spec in self.specs.items()}
+        key = "callbacks.adapter_tail.schedules"
+        for name, spec in self.specs.items():
+            self.schedules[name] = derive_schedule(pl_module.schedule, spec, f"{key}.{name}")
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Sample, read and write, on the first process; others only help to put sharded weights together for it."""

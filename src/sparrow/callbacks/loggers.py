@@ -4,16 +4,52 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import wandb
+from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 from sparrow.callbacks.steady_wandb import SteadyWandb
 
 
+class _Rows(ExperimentWriter):
+    """The rows of ``metrics.csv``; an earlier file gives way to the first row, and not before.
+
+    Lightning's own writer removes the file when it is made, which is before a checkpoint is read: a resumed run that
+    is then refused, or has nothing left to do, would have lost its rows.
+    """
+
+    begun = False
+
+    def save(self) -> None:
+        """Write the rows that are waiting."""
+        if self.metrics and not self.begun:
+            self.begun = True
+            Path(self.metrics_file_path).unlink(missing_ok=True)
+        super().save()
+
+    def _check_log_dir_exists(self) -> None:
+        """Leave the folder as it is."""
+
+
+class StepCSV(CSVLogger):
+    """Lightning's CSV logger over rows that give way late."""
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """The writer, made at its first use."""
+        if self._experiment is None:
+            Path(self.log_dir).mkdir(parents=True, exist_ok=True)
+            self._experiment = _Rows(log_dir=self.log_dir)
+        return self._experiment
+
+
 def csv_logger(run_dir: str) -> CSVLogger:
     """``metrics.csv`` in the run folder, one row per RL step."""
-    return CSVLogger(save_dir=run_dir, name="", version="", flush_logs_every_n_steps=1)
+    return StepCSV(save_dir=run_dir, name="", version="", flush_logs_every_n_steps=1)
 
 
 def tensorboard_logger(run_dir: str) -> TensorBoardLogger:

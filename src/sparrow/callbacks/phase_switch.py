@@ -60,9 +60,9 @@ class PhaseSwitch(lightning.Callback):
             ValueError: the schedule is wrong, or the tail is to decide and is not measured.
         """
         assert isinstance(pl_module, DensePolicy)
-        self.second = derive_schedule(pl_module.schedule, self.spec)
+        self.second = derive_schedule(pl_module.schedule, self.spec, "callbacks.phase_switch.schedule")
         if self.above is not None and _tail(trainer) is None:
-            raise ValueError(f"above={self.above}: the run measures no tail")
+            raise ValueError(f"callbacks.phase_switch.above={self.above}: the run measures no tail")
         if self.switched:
             pl_module.schedule = self.second
             tail = _tail(trainer)

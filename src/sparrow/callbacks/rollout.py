@@ -234,6 +234,18 @@ class Rollout(lightning.Callback):
 
 
 def _engine(module: DensePolicy) -> RolloutEngine:
+    """The engine of a run; what it says of its own arguments is said of the keys of ``rollout``."""
+    try:
+        return _engine_of(module)
+    except ValueError as error:
+        argument, equals, rest = str(error).partition("=")
+        key = {"topk": "top_k_recorded"}.get(argument, argument)
+        if not hasattr(module.rollout, key):
+            raise
+        raise ValueError(f"rollout.{key}{equals}{rest}") from error
+
+
+def _engine_of(module: DensePolicy) -> RolloutEngine:
     settings = module.rollout
     return RolloutEngine(
         module.actor,

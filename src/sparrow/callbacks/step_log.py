@@ -16,9 +16,11 @@ class StepLog(lightning.Callback):
 
     def __init__(self) -> None:
         self.history: list[dict[str, float]] = []
+        self.begun = False
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Write the steps of the checkpoint again where a run is resumed: the CSV logger starts its file anew."""
+        self.begun = True
         for logger in trainer.loggers:
             if isinstance(logger, CSVLogger):
                 for row in self.history:
@@ -46,6 +48,12 @@ class StepLog(lightning.Callback):
                 pl_module.log(name, metrics[key], prog_bar=True, logger=False, batch_size=1)
         if isinstance(trainer.progress_bar_callback, StepProgress):
             trainer.progress_bar_callback.say(trainer.global_step, trainer.max_steps, metrics)
+
+    def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Say so where a resumed run was at its end already: nothing is written anew then."""
+        if not self.begun:
+            done, wanted = trainer.global_step, trainer.max_steps
+            trainer.print(f"no step was left: the checkpoint is of step {done}, and steps={wanted}")
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

@@ -44,7 +44,7 @@ class Tail(lightning.Callback):
         window: int = 10,
     ) -> None:
         self.schedule = schedule
-        for key, value in (("bin_tokens", bin_tokens), ("num_bins", num_bins), ("filled", filled)):
+        for key, value in (("bin_tokens", bin_tokens), ("num_bins", num_bins), ("filled", filled), ("window", window)):
             if value is not None and value < 1:
                 raise ValueError(f"tail.{key}={value}: must be 1 or more")
         self.bin_tokens = schedule.bin_tokens if bin_tokens is None else bin_tokens

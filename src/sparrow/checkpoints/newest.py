@@ -39,12 +39,18 @@ def resume_path(resume: str | None, run_dir: Path) -> Path | None:
 
     Raises:
         FileNotFoundError: nothing is there.
-        ValueError: the file is no complete checkpoint.
+        ValueError: the file is no complete checkpoint; or ``auto``, and the folder holds a finished run without one.
     """
     if resume is None:
         return None
     if resume == "auto":
-        return newest_checkpoint(run_dir)
+        newest = newest_checkpoint(run_dir)
+        if newest is None and (run_dir / "summary.json").is_file():
+            raise ValueError(
+                f"resume=auto: {run_dir} holds a finished run and no checkpoint to go on from, and starting anew would "
+                "overwrite it; allowed: another paths.run_dir"
+            )
+        return newest
     path = Path(str(resume))
     if not path.exists():
         raise FileNotFoundError(f"resume={resume}: there is no such file; must be a checkpoint, a run folder or auto")

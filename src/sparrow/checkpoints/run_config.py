@@ -1,10 +1,12 @@
 """The configuration kept in each checkpoint, so that a resumed run knows what it no longer has in common with it."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import lightning
 from lightning.pytorch.utilities import rank_zero_warn
+from omegaconf import OmegaConf
 
 FREE = ("paths", "logger", "callbacks", "samples", "resume", "name", "threads", "debug", "experiment", "trainer")
 """Keys that say where and how a run works, not what it computes."""
@@ -18,10 +20,17 @@ class RunConfig(lightning.Callback):
 
     Args:
         config: the composed configuration as plain containers.
+        path: file of the run folder that is to hold it; None for none.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], path: Path | None = None) -> None:
         self.config = dict(config)
+        self.path = path
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Write the file: now that any checkpoint has accepted the configuration, it is the run's."""
+        if self.path is not None and trainer.is_global_zero:
+            self.path.write_text(OmegaConf.to_yaml(OmegaConf.create(self.config)))
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

@@ -1,10 +1,11 @@
 """Checks of a composed configuration against the signatures of what it will build.
 
 YAML selects a class or function by ``_target_`` and gives its arguments. The signature of that target is the schema:
-its parameters are the allowed keys, its annotations the allowed types, its docstring the sentence per field. So a new
-part is one Python object and one YAML file, and a misspelt key fails before a model is loaded.
+its parameters are the allowed keys, its annotations the allowed types and ranges, its docstring the sentence per field.
+So a new part is one Python object and one YAML file, and a misspelt key fails before a model is loaded.
 """
 
+import dataclasses
 import difflib
 import inspect
 import re
@@ -20,6 +21,8 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 from torch import Tensor
+
+from sparrow.ranges import check_value
 
 HYDRA_KEYS = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 SCALARS = (bool, int, float, str)
@@ -76,7 +79,7 @@ def check_config(cfg: DictConfig) -> None:
 
     Raises:
         ConfigError: a mandatory value is missing, a target cannot be imported, a key is not a parameter of its
-            target, or a value has the wrong type.
+            target, or a value has the wrong type or is out of the range that its annotation states.
     """
     try:
         missing = sorted(OmegaConf.missing_keys(cfg))
@@ -105,7 +108,7 @@ def _check_target(node: Mapping[str, Any], written: Mapping[str, Any], path: str
     target = _locate(node["_target_"], path)
     try:
         parameters = inspect.signature(target).parameters
-        hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        hints = _hints(target)
     except (TypeError, ValueError, NameError):
         return  # builtins without a signature or with unresolvable annotations: instantiation itself will tell
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
@@ -116,7 +119,22 @@ def _check_target(node: Mapping[str, Any], written: Mapping[str, Any], path: str
             continue
         if key not in parameters:
             raise ConfigError(f"unknown key '{where}' for {node['_target_']}: {nearest(str(key), parameters)}")
-        _check_type(value, hints.get(key), _source_of(written.get(key)) or where)
+        where = _source_of(written.get(key)) or where
+        _check_type(value, _without_metadata(hints.get(key)), where)
+        _check_range(value, hints.get(key), where)
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    """Annotations of what a target is called with; a dataclass inherits fields whose names mean something elsewhere."""
+    whole = dataclasses.is_dataclass(target) or not inspect.isclass(target)
+    return typing.get_type_hints(target if whole else target.__init__, include_extras=True)
+
+
+def _check_range(value: Any, hint: Any, where: str) -> None:
+    try:
+        check_value(where, value, hint)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _source_of(written: Any) -> str | None:
@@ -147,6 +165,15 @@ def _check_type(value: Any, hint: Any, where: str) -> None:
         names = " or ".join(sorted(t.__name__ for t in allowed))
         shown, kind = ("null", "null") if value is None else (repr(value), type(value).__name__)
         raise ConfigError(f"{where}={shown}: must be {names}, not {kind}")
+
+
+def _without_metadata(hint: Any) -> Any:
+    """The annotation without ranges: ``float | None`` of ``Positive | None``."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return typing.get_args(hint)[0]
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return typing.Union[tuple(_without_metadata(part) for part in typing.get_args(hint))]  # noqa: UP007
+    return hint
 
 
 def _scalar_types(hint: Any) -> set[type] | None:

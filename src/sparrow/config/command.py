@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from sparrow.config.check import ConfigError, check_config, check_overrides
-from sparrow.config.folders import check_writable
+from sparrow.config.folders import check_unused, check_writable
 from sparrow.config.quiet import quiet
 from sparrow.config_dir import config_dir
 
@@ -19,6 +19,9 @@ USER_ERRORS = (ConfigError, ValueError, KeyError, OSError, FloatingPointError, O
 """What a wrong key, value, file or sample, a full disk or another rank's failure raises: shown as one line unless
 SPARROW_TRACEBACK is set."""
 
+
+NO_RUN = ("--cfg", "-c", "--info", "-i", "--multirun", "-m")
+"""Options of Hydra that run nothing, or that run in folders of their own."""
 
 Command = Callable[[DictConfig, Path], Path | None]
 """Takes the composed configuration and the run folder; returns the folder it wrote to where that is another one."""
@@ -37,6 +40,8 @@ def run_command(name: str, command: Command) -> None:
         if not any(argument in ("--help", "-h", "--hydra-help") for argument in sys.argv):
             composed = check_overrides(folder, name, *split_arguments(sys.argv[1:]))
             check_writable(composed)
+            if not any(argument.partition("=")[0] in NO_RUN for argument in sys.argv[1:]):
+                check_unused(composed)
     except ConfigError as error:
         sys.exit(f"sparrow-{name}: {error}")
 
@@ -67,8 +72,10 @@ def _guarded(name: str, command: Command, cfg: DictConfig) -> None:
     try:
         quiet()
         check_config(cfg)
+        goes_on = check_unused(cfg, run_dir)
         run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+        if not goes_on:  # what goes on writes its configuration once the checkpoint has accepted it
+            (run_dir / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
         written = command(cfg, run_dir)
     except USER_ERRORS as error:
         if os.environ.get("SPARROW_TRACEBACK"):

@@ -10,8 +10,8 @@ IGNORED = (
     ".*no `validation_step`.*",
     # Prompts are held in memory: worker processes would cost more than they save.
     ".*does not have many workers.*",
-    # Hydra writes the composed configuration into the run folder before the logger sees it.
-    ".*Experiment logs directory.*",
+    # A run that goes on does so beside its own checkpoints; the folder of another one was refused before.
+    ".*Checkpoint directory .* exists and is not empty.*",
     # A run resumed in another folder ranks no checkpoints: all are kept.
     ".*dirpath has changed.*",
     # The optimizer steps inside the batch; a checkpoint after it holds the stepped weights.

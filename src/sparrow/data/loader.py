@@ -39,7 +39,7 @@ class PromptLoader:
     ) -> None:
         _check_sizes(prompts_per_step, rank, world_size)
         if len(prompts) < prompts_per_step:
-            raise ValueError(f"prompts_per_step={prompts_per_step}, but the set has only {len(prompts)} prompts")
+            raise ValueError(f"data.prompts_per_step={prompts_per_step}, but the set has only {len(prompts)} prompts")
         self.prompts = prompts
         self.prompts_per_step = prompts_per_step
         self.seed = seed
@@ -189,6 +189,6 @@ def _check_sizes(prompts_per_step: int, rank: int, world_size: int) -> None:
         raise ValueError(f"rank={rank} of world_size={world_size} is not allowed; allowed: 0 <= rank < world_size")
     if prompts_per_step < 1 or prompts_per_step % world_size:
         raise ValueError(
-            f"prompts_per_step={prompts_per_step} is not allowed with world_size={world_size}; "
+            f"data.prompts_per_step={prompts_per_step} is not allowed with world_size={world_size}; "
             "allowed: a positive multiple of it"
         )

@@ -116,24 +116,24 @@ def _encode(row: PromptRow, tokenizer: Tokenizer, template: Template, enable_thi
 
 def _check_template(tokenizer: Tokenizer, template: str, enable_thinking: bool | None) -> None:
     if template not in TEMPLATES:
-        raise ValueError(f"template={template!r} is unknown; allowed: {', '.join(TEMPLATES)}")
+        raise ValueError(f"data.template={template!r} is unknown; allowed: {', '.join(TEMPLATES)}")
     if template == "plain":
         if enable_thinking is not None:
-            raise ValueError(f"enable_thinking={enable_thinking} needs template='chat', not 'plain'")
+            raise ValueError(f"data.enable_thinking={enable_thinking} needs data.template='chat', not 'plain'")
         return
     if not tokenizer.chat_template:
-        raise ValueError("template='chat', but the tokenizer has no chat template; allowed for it: template='plain'")
+        raise ValueError("data.template='chat', but the tokenizer has no chat template; allowed for it: 'plain'")
     if enable_thinking is not None and "enable_thinking" not in str(tokenizer.chat_template):
         raise ValueError(
-            f"enable_thinking={enable_thinking}, but the tokenizer's chat template has no thinking mode; "
-            "allowed for it: enable_thinking=None"
+            f"data.enable_thinking={enable_thinking}, but the tokenizer's chat template has no thinking mode; "
+            "allowed for it: null"
         )
 
 
 def _counts(lengths: Sequence[int], prompts: Sequence[Prompt], limit: int | None) -> PromptCounts:
     if not prompts:
         shortest = f"the shortest prompt has {min(lengths)} tokens" if lengths else "there are no rows"
-        raise ValueError(f"no prompt is kept of {len(lengths)} rows: {shortest}, max_prompt_tokens={limit}")
+        raise ValueError(f"no prompt is kept of {len(lengths)} rows: {shortest}, data.max_prompt_tokens={limit}")
     kept = [len(prompt.token_ids) for prompt in prompts]
     return PromptCounts(
         rows=len(lengths),

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from sparrow.rollout.sampler import SamplingParams
+
 Arm = Literal["dense", "sparse"]
 ARMS = ("dense", "sparse")
 
@@ -67,5 +69,9 @@ class EvaluationSettings:
                 f"evaluation.temperature={self.temperature} with samples={self.samples}: must be above 0, or 0 "
                 "(greedy) with samples=1"
             )
+        try:
+            SamplingParams(self.temperature, self.top_k, self.top_p, self.min_p)
+        except ValueError as error:
+            raise ValueError(f"evaluation.{error}") from error
         if not 0 < self.level < 1:
             raise ValueError(f"evaluation.level={self.level}: must be between 0 and 1")

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparrow.algorithms import losses
+from sparrow.algorithms.advantages.groups import least_samples
 from sparrow.algorithms.corrections import Bypass, Chain, NoCorrection, Rule
 from sparrow.modules.reference import ReferenceSettings
 from sparrow.modules.settings import RolloutSettings
@@ -40,7 +41,8 @@ def check_together(recipe: Recipe, rollout: RolloutSettings, reference: Referenc
     """Check what a recipe needs against what a step gives.
 
     Raises:
-        ValueError: a correction or a loss reads what is not measured, or the supervised stage has parts of a rollout.
+        ValueError: a correction or a loss reads what is not measured, groups are too small for what compares their
+            samples, or the supervised stage has parts of a rollout.
     """
     measured = ALWAYS_THERE | ({"alpha_BT"} if rollout.alpha == "exact" else set())
     for key, part in (("correction", recipe.correction), ("loss", recipe.loss)):
@@ -50,6 +52,23 @@ def check_together(recipe: Recipe, rollout: RolloutSettings, reference: Referenc
             raise ValueError(f"{key} {type(part).__name__} reads {', '.join(missing)}: {hint}")
     if rollout.source == "traces":
         _check_supervised(recipe, rollout, reference)
+    else:
+        _check_groups(recipe, rollout)
+
+
+def _check_groups(recipe: Recipe, rollout: RolloutSettings) -> None:
+    """Advantages that are zero whatever was sampled would train nothing, and say so nowhere."""
+    least = least_samples(recipe.advantage)
+    if rollout.samples < least:
+        raise ValueError(
+            f"rollout.samples={rollout.samples} with advantage={_name(recipe.advantage)}: it compares the samples of a "
+            f"prompt, and of fewer than {least} every advantage is 0; must be {least} or more"
+        )
+    if rollout.filter_groups and rollout.samples < 2:
+        raise ValueError(
+            f"rollout.samples={rollout.samples} with rollout.filter_groups=true: no score of a group of one differs "
+            "from another, so every group would be left out; must be 2 or more"
+        )
 
 
 def _check_supervised(recipe: Recipe, rollout: RolloutSettings, reference: ReferenceSettings) -> None:

@@ -1,9 +1,11 @@
 """The numbers of an adapter on the sparse actor."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from sparrow.models.adapter import LINEAR_LAYERS
 from sparrow.schedule.derive import ScheduleSpec
 
 
@@ -49,10 +51,14 @@ class DistillSettings:
             if getattr(self, key) < 1:
                 raise ValueError(f"distill.{key}={getattr(self, key)}: must be 1 or more")
         for key in ("alpha", "lr_factor"):
-            if not getattr(self, key) > 0:
+            if not 0 < getattr(self, key) < math.inf:
                 raise ValueError(f"distill.{key}={getattr(self, key)}: must be above 0")
-        if not self.weight >= 0:
+        if not 0 <= self.weight < math.inf:
             raise ValueError(f"distill.weight={self.weight}: must be 0 or more")
+        named = [self.targets] if isinstance(self.targets, str) else list(self.targets)
+        if self.targets != "all-linear" and (not named or set(named) - set(LINEAR_LAYERS)):
+            options = ", ".join(LINEAR_LAYERS)
+            raise ValueError(f"distill.targets={self.targets!r}: must be all-linear or some of {options}")
         if self.weight == 0 and not self.policy_loss:
             raise ValueError("distill.weight=0 with distill.policy_loss=false: the adapter would have no loss")
         if self.base not in ("sampled", "updated"):

@@ -108,7 +108,9 @@ class DistillSparse(DensePolicy):
         )
         self.distill = distill
         self.divergence = divergence
-        self.own_schedule = None if distill.schedule is None else derive_schedule(schedule, distill.schedule)
+        self.own_schedule = None
+        if distill.schedule is not None:
+            self.own_schedule = derive_schedule(schedule, distill.schedule, "distill.schedule")
         self.page_score = get_page_score(rollout.page_score)
         loss = recipe.loss if distill.policy_loss else no_policy_loss
         self.sparse_recipe = replace(recipe, correction=NoCorrection(), loss=loss)

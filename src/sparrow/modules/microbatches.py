@@ -12,7 +12,7 @@ def minibatches(count: int, parts: int, seed: int) -> list[list[int]]:
         ValueError: there are fewer sequences than parts.
     """
     if not 1 <= parts <= count:
-        raise ValueError(f"minibatches={parts}: must be from 1 to the {count} sequences of a rollout")
+        raise ValueError(f"update.minibatches={parts}: must be from 1 to the {count} sequences of a rollout")
     if parts == 1:
         return [list(range(count))]
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()

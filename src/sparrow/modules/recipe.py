@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -18,6 +19,7 @@ from sparrow.modules.compatibility import check_recipe
 from sparrow.modules.experience import Experience
 from sparrow.modules.gradients import global_sum
 from sparrow.modules.scoring import Scores
+from sparrow.ranges import check_arguments
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class Recipe:
         aggregation: from token losses to one number.
 
     Raises:
-        ValueError: correction and loss do not go together; the message says why.
+        ValueError: correction and loss do not go together, the message says why; or a number given to a part is out
+            of its range.
     """
 
     advantage: Callable[[GroupedRewards], Tensor]
@@ -69,6 +72,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_recipe(self.correction, self.loss)
+        for group in ("advantage", "loss", "aggregation"):
+            part = getattr(self, group)
+            if isinstance(part, partial):
+                check_arguments(group, part.func, part.keywords)
 
     @property
     def whole_batch(self) -> bool:

@@ -52,7 +52,7 @@ class ReferenceSettings:
         for key, allowed in (("kind", KINDS), ("estimator", ESTIMATORS), ("into", ("loss", "reward"))):
             if getattr(self, key) not in allowed:
                 raise ValueError(f"reference.{key}={getattr(self, key)!r}: must be one of {', '.join(allowed)}")
-        if not self.coefficient >= 0:
+        if not 0 <= self.coefficient < torch.inf:
             raise ValueError(f"reference.coefficient={self.coefficient}: must be 0 or more")
         if self.top_k < 1:
             raise ValueError(f"reference.top_k={self.top_k}: must be 1 or more")

@@ -1,5 +1,6 @@
 """The numbers of one RL step: how trajectories are sampled and how the policy is updated from them."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,16 +73,17 @@ class RolloutSettings:
             "refresh_every",
         ):
             _at_least_one(f"rollout.{key}", getattr(self, key))
-        if not self.temperature > 0:
-            raise ValueError(f"rollout.temperature={self.temperature}: must be above 0 in training")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"rollout.temperature={self.temperature}: must be a finite number above 0 in training")
         for key, neutral in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)):
             if getattr(self, key) != neutral:
                 raise ValueError(
                     f"rollout.{key}={getattr(self, key)}: training allows only {neutral}, since a truncated sampler "
                     "and a full trainer are different distributions (evaluation may set it)"
                 )
-        if self.poll_every is not None:
-            _at_least_one("rollout.poll_every", self.poll_every)
+        for key in ("poll_every", "max_cached_tokens"):
+            if getattr(self, key) is not None:
+                _at_least_one(f"rollout.{key}", getattr(self, key))
         if self.draft_tokens < 0:
             raise ValueError(f"rollout.draft_tokens={self.draft_tokens}: must be 0 or more")
         if self.alpha not in ("exact", "bounds", "off"):
@@ -132,6 +134,8 @@ class UpdateSettings:
     def __post_init__(self) -> None:
         for key in ("minibatches", "epochs", "micro_batch_tokens"):
             _at_least_one(f"update.{key}", getattr(self, key))
+        if not math.isfinite(self.entropy_bonus):
+            raise ValueError(f"update.entropy_bonus={self.entropy_bonus}: must be a finite number")
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise ValueError(f"update.max_grad_norm={self.max_grad_norm}: must be above 0, or null")
         for key in ("warmup_steps", "cooldown_steps"):

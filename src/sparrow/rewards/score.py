@@ -1,6 +1,7 @@
 """Scoring completions: routing, inline or in worker processes, order kept, outcomes counted."""
 
 import atexit
+import math
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,9 @@ class Scorer:
         workers: worker processes.
         timeout_s: seconds one completion may take in a worker; from its start, not its queueing.
         shaping: changes of the score by length, applied in order; labels stay.
+
+    Raises:
+        ValueError: ``workers`` or ``timeout_s`` is out of range.
     """
 
     def __init__(
@@ -53,6 +57,10 @@ class Scorer:
         timeout_s: float = 10.0,
         shaping: Sequence[Shaping] = (),
     ) -> None:
+        if workers < 1:
+            raise ValueError(f"workers={workers} is not allowed; it must be 1 or more")
+        if not 0 < timeout_s < math.inf:
+            raise ValueError(f"timeout_s={timeout_s} is not allowed; it must be a finite number above 0")
         self.shaping = tuple(shaping)
         self.reward = None if reward is None else as_reward(reward)
         self.routes = {name: as_reward(value) for name, value in (routes or {}).items()}

@@ -146,7 +146,12 @@ class RolloutEngine:
 
     def refresh(self) -> None:
         """Read the model's weights again, after any change of them. ``generate`` does so by itself too."""
-        self._weights = self._read_weights()
+        before, self._weights = self._weights.embed_VE, self._read_weights()
+        now = self._weights.embed_VE
+        if now.device != before.device:
+            self._table = BudgetTable(self.schedule, now.device)
+        if (now.dtype, now.device) != (before.dtype, before.device):
+            self._drop_pool()  # it holds what the model was
 
     @torch.no_grad()
     def probe(self, *, adapter: bool = False) -> torch.Tensor:
@@ -268,14 +273,8 @@ class RolloutEngine:
     def _rollout(
         self, request: Request, pool: PagePool, progress: Progress | None, tokenizer: TextDecoder | None
     ) -> Rollout:
-        options: dict[str, Any] = {
-            "max_batch": self.max_batch,
-            "topk": self.topk,
-            "reserve": self.reserve,
-            "prefill_tokens": self.prefill_tokens,
-            "progress": progress,
-            "tokenizer": tokenizer,
-        }
+        options: dict[str, Any] = {"max_batch": self.max_batch, "topk": self.topk, "reserve": self.reserve}
+        options |= {"prefill_tokens": self.prefill_tokens, "progress": progress, "tokenizer": tokenizer}
         decoder = self.make_decoder(adapter=request.adapter, max_tokens=request.max_tokens)
         if not self.draft_tokens:
             return self._plain_rollout(request, decoder, pool, options)

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from sparrow.algorithms.advantages.groups import group_statistics
 from sparrow.algorithms.types import GroupedRewards
+from sparrow.ranges import NotNegative, check_value
 
 
-def overlong_penalty(length_B: Tensor, *, max_length: int, buffer: int, scale: float = 1.0) -> Tensor:
+def overlong_penalty(length_B: Tensor, *, max_length: int, buffer: int, scale: NotNegative = 1.0) -> Tensor:
     """Soft punishment of long answers, to be added to the reward.
 
     0 up to max_length - buffer, then falling linearly to -scale at max_length, -scale beyond.
@@ -24,10 +25,11 @@ def overlong_penalty(length_B: Tensor, *, max_length: int, buffer: int, scale: f
         Values in [-scale, 0], float32 [B].
 
     Raises:
-        ValueError: buffer is not in 1 .. max_length.
+        ValueError: buffer is not in 1 .. max_length, or scale is negative.
     """
     if not 1 <= buffer <= max_length:
         raise ValueError(f"buffer is {buffer}; allowed: 1 .. max_length = {max_length}")
+    check_value("scale", scale, NotNegative)
     excess_B = (length_B - (max_length - buffer)).to(torch.float32)
     return -scale * (excess_B / buffer).clamp(0.0, 1.0)
 

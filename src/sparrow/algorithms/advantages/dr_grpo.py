@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from sparrow.algorithms.advantages.groups import a_pair, needs_samples
 from sparrow.algorithms.advantages.grpo import grpo
 from sparrow.algorithms.types import GroupedRewards
 
 
+@needs_samples(a_pair)
 def dr_grpo(rewards: GroupedRewards) -> Tensor:
     """A = R - mean of the group.
 

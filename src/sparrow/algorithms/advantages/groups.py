@@ -6,7 +6,9 @@ times has a mean that is off by one rounding, and its advantage must still be ex
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -33,6 +35,36 @@ class GroupStatistics:
     std_B: Tensor
     uniform_B: Tensor
     index_B: Tensor
+
+
+Estimator = Callable[..., Tensor]
+
+_LEAST: dict[Estimator, Callable[..., int]] = {}
+
+
+def needs_samples(least: Callable[..., int]) -> Callable[[Estimator], Estimator]:
+    """Mark an estimator that gives nothing but zeros in smaller groups.
+
+    Args:
+        least: from the estimator's own settings to the samples of a prompt from which on it can tell them apart.
+    """
+
+    def mark(estimator: Estimator) -> Estimator:
+        _LEAST[estimator] = least
+        return estimator
+
+    return mark
+
+
+def a_pair(**settings: object) -> int:
+    """Two: a sample is compared with the others of its group."""
+    return 2
+
+
+def least_samples(estimator: Estimator) -> int:
+    """Samples of a prompt that an estimator, or the one that a partial was made of, needs; 1 for one not marked."""
+    plain, settings = (estimator.func, estimator.keywords) if isinstance(estimator, partial) else (estimator, {})
+    return _LEAST[plain](**settings) if plain in _LEAST else 1
 
 
 def group_sum(values_B: Tensor, index_B: Tensor) -> Tensor:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from sparrow.algorithms.advantages.groups import finish, group_statistics
+from sparrow.algorithms.advantages.groups import a_pair, finish, group_statistics, needs_samples
 from sparrow.algorithms.types import GroupedRewards
+from sparrow.ranges import NotNegative
 
 
-def grpo(rewards: GroupedRewards, *, epsilon: float = 1e-6, normalize_std: bool = True) -> Tensor:
+@needs_samples(a_pair)
+def grpo(rewards: GroupedRewards, *, epsilon: NotNegative = 1e-6, normalize_std: bool = True) -> Tensor:
     """A = (R - mean) / (std + epsilon) within the group, sample standard deviation.
 
     Args:

@@ -5,8 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sparrow.algorithms.advantages.groups import finish, group_extreme, group_statistics, group_sum
+from sparrow.algorithms.advantages.groups import (
+    a_pair,
+    finish,
+    group_extreme,
+    group_statistics,
+    group_sum,
+    needs_samples,
+)
 from sparrow.algorithms.types import GroupedRewards
+from sparrow.ranges import Count, NotNegative, Positive
 
 
 def _none_right(wrong_B: Tensor, size_B: Tensor, draws: int) -> Tensor:
@@ -17,7 +25,13 @@ def _none_right(wrong_B: Tensor, size_B: Tensor, draws: int) -> Tensor:
     return chance_B
 
 
-def pass_at_k(rewards: GroupedRewards, *, k: int = 4, epsilon: float = 1e-6) -> Tensor:
+def _one_more(k: int = 4, **settings: object) -> int:
+    """In a group of k the one subgroup is the group itself, and all of it is as good as its best sample."""
+    return k + 1
+
+
+@needs_samples(_one_more)
+def pass_at_k(rewards: GroupedRewards, *, k: Count = 4, epsilon: Positive = 1e-6) -> Tensor:
     """The expected advantage of a sample when subgroups of k share the reward of their best (Chen et al. 2025).
 
     With `wrong` of `n` samples wrong: P = 1 - C(wrong, k) / C(n, k), std = sqrt(P (1 - P));
@@ -27,7 +41,7 @@ def pass_at_k(rewards: GroupedRewards, *, k: int = 4, epsilon: float = 1e-6) -> 
 
     Args:
         rewards: rewards must be 0 or 1.
-        k: samples of a subgroup.
+        k: samples of a subgroup; a group of k samples is one subgroup, in which every advantage is 0.
         epsilon: added to the standard deviation.
 
     Returns:
@@ -52,7 +66,8 @@ def pass_at_k(rewards: GroupedRewards, *, k: int = 4, epsilon: float = 1e-6) -> 
     return finish(advantages_B, rewards, group.uniform_B)
 
 
-def best_minus_second(rewards: GroupedRewards, *, epsilon: float = 1e-6, normalize_std: bool = True) -> Tensor:
+@needs_samples(a_pair)
+def best_minus_second(rewards: GroupedRewards, *, epsilon: NotNegative = 1e-6, normalize_std: bool = True) -> Tensor:
     """The best sample of a group gets (R_best - R_second) / (std + epsilon), all others 0 (arXiv 2503.19595).
 
     verl's `grpo_passk`. Of several best samples none gets anything: the difference is 0.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sparrow.algorithms.advantages.groups import finish, group_statistics
+from sparrow.algorithms.advantages.groups import a_pair, finish, group_statistics, needs_samples
 from sparrow.algorithms.types import GroupedRewards
+from sparrow.ranges import Positive
 
 
 def _whiten(values_B: Tensor, rewards: GroupedRewards, epsilon: float) -> Tensor:
@@ -25,7 +26,7 @@ def _whiten(values_B: Tensor, rewards: GroupedRewards, epsilon: float) -> Tensor
     return finish(whitened_B, rewards, (weight_B == 0) | equal)
 
 
-def reinforce_plus_plus(rewards: GroupedRewards, *, epsilon: float = 1e-8) -> Tensor:
+def reinforce_plus_plus(rewards: GroupedRewards, *, epsilon: Positive = 1e-8) -> Tensor:
     """A = (R - mean) / (std + epsilon) over all response tokens of the batch; groups are not used.
 
     Returns:
@@ -37,7 +38,8 @@ def reinforce_plus_plus(rewards: GroupedRewards, *, epsilon: float = 1e-8) -> Te
     return _whiten(rewards.rewards_B.double(), rewards, epsilon)
 
 
-def reinforce_plus_plus_baseline(rewards: GroupedRewards, *, epsilon: float = 1e-8) -> Tensor:
+@needs_samples(a_pair)
+def reinforce_plus_plus_baseline(rewards: GroupedRewards, *, epsilon: Positive = 1e-8) -> Tensor:
     """The same of R - group mean: the group gives the baseline, the batch the scale.
 
     Returns:

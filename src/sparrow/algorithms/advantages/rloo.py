@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from sparrow.algorithms.advantages.groups import finish, group_statistics
+from sparrow.algorithms.advantages.groups import a_pair, finish, group_statistics, needs_samples
 from sparrow.algorithms.types import GroupedRewards
 
 
+@needs_samples(a_pair)
 def rloo(rewards: GroupedRewards) -> Tensor:
     """A_i = R_i - mean of the other rewards of the group = (R_i - mean) n / (n - 1).
 

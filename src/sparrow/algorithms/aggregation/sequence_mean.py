@@ -6,6 +6,7 @@ from torch import Tensor
 
 from sparrow.algorithms.aggregation.counts import Counts
 from sparrow.algorithms.masked import inside, row_sum
+from sparrow.ranges import Positive
 
 
 def sequence_mean_token_mean(loss_BT: Tensor, keep_BT: Tensor, counted_BT: Tensor, counts: Counts) -> Tensor:
@@ -30,7 +31,7 @@ def sequence_mean_token_sum(loss_BT: Tensor, keep_BT: Tensor, counted_BT: Tensor
 
 
 def token_sum_constant(
-    loss_BT: Tensor, keep_BT: Tensor, counted_BT: Tensor, counts: Counts, *, length: float
+    loss_BT: Tensor, keep_BT: Tensor, counted_BT: Tensor, counts: Counts, *, length: Positive
 ) -> Tensor:
     """sum over all tokens / (sequences x length): no answer's length divides (Dr. GRPO; verl
     `seq-mean-token-sum-norm`).

@@ -8,7 +8,7 @@ the clip, where a plain ratio has no bound. The weight is unbiased over accepted
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from sparrow.algorithms.corrections.rule import Rule, health, kept, mismatch
 from sparrow.algorithms.masked import inside
 from sparrow.algorithms.types import Correction, Mean, PolicyInputs
+from sparrow.ranges import Positive, Range
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Jackpot(Rule):
             number, so it does nothing to an exact Z, and corrects one from top-k ids, which is too low.
     """
 
-    scale: float = 1.0
-    clip: float = 3.0
+    scale: Positive = 1.0
+    clip: Annotated[float, Range(1, unbounded=True)] = 3.0
     calibrate: bool = True
     needs: ClassVar[frozenset[str]] = frozenset({"alpha_BT", "noise_BT"})
     importance: ClassVar[bool] = True
@@ -41,8 +42,6 @@ class Jackpot(Rule):
         super().__post_init__()
         if self.scale != 1:
             object.__setattr__(self, "needs", frozenset({"overlap_BT", "noise_BT"}))
-        if not (self.scale > 0 and self.clip >= 1):
-            raise ValueError(f"scale={self.scale}, clip={self.clip}; allowed: scale > 0, clip >= 1")
 
     @property
     def needs_totals(self) -> bool:

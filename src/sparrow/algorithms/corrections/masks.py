@@ -15,6 +15,7 @@ from torch import Tensor
 from sparrow.algorithms.corrections.rule import Rule, health, kept, mismatch
 from sparrow.algorithms.masked import LOG_RATIO_LIMIT, row_mean, row_sum
 from sparrow.algorithms.types import Correction, Mean, PolicyInputs
+from sparrow.ranges import Cap, NotNegative
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class TokenMask(Rule):
         high: largest.
     """
 
-    low: float = 0.5
-    high: float = 2.0
+    low: NotNegative = 0.5
+    high: Cap = 2.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,8 +62,8 @@ class GeometricMask(TokenMask):
     verl `seq_mean_k1` 0.999..1.001, slime 0.9999..1.0001, SkyRL 0.99..1.01, NeMo-RL 0.999..1.002.
     """
 
-    low: float = 0.999
-    high: float = 1.001
+    low: NotNegative = 0.999
+    high: Cap = 1.001
 
     def level(self, delta_BT: Tensor, mask_BT: Tensor) -> Tensor:
         return row_mean(delta_BT, mask_BT)
@@ -80,7 +81,7 @@ class ProductMask(TokenMask):
 class IcePop(TokenMask):
     """w_t where low <= w_t <= high, else the token is dropped (Ling team 2025; verl, OpenRLHF, NeMo-RL [0.5, 5])."""
 
-    high: float = 5.0
+    high: Cap = 5.0
     importance: ClassVar[bool] = True
 
     def weight(self, log_level: Tensor) -> Tensor:
@@ -91,16 +92,16 @@ class IcePop(TokenMask):
 class TokenMIS(IcePop):
     """w_t where w_t <= high, else the token is dropped: `IcePop` without a lower bound."""
 
-    low: float = 0.0
-    high: float = 2.0
+    low: NotNegative = 0.0
+    high: Cap = 2.0
 
 
 @dataclass(frozen=True)
 class SequenceMIS(IcePop):
     """w = exp(sum_t Delta_t) where w <= high, else the sequence is dropped (TRL's default `sequence_mask`, 3)."""
 
-    low: float = 0.0
-    high: float = 3.0
+    low: NotNegative = 0.0
+    high: Cap = 3.0
 
     def level(self, delta_BT: Tensor, mask_BT: Tensor) -> Tensor:
         return row_sum(delta_BT, mask_BT)

@@ -12,6 +12,7 @@ from torch import Tensor
 from sparrow.algorithms.corrections.rule import Rule, health, kept, mismatch
 from sparrow.algorithms.masked import inside, log_ratio, row_mean, row_sum
 from sparrow.algorithms.types import Correction, Mean, PolicyInputs
+from sparrow.ranges import Cap, NotNegative, Width
 
 Measure = Literal["k1", "k2", "k3", "exp_abs"]
 Reduce = Literal["mean", "sum", "max"]
@@ -37,6 +38,12 @@ def _allowed(name: str, value: str, table: dict[str, Callable[..., Tensor]]) -> 
         raise ValueError(f"{name} is {value!r}; allowed: {', '.join(table)}")
 
 
+def _check_reachable(high: float, measure: str) -> None:
+    """exp_abs is 1 where actor and policy agree: below that nothing would be left."""
+    if measure == "exp_abs" and high < 1:
+        raise ValueError(f"high={high} with measure='exp_abs': must be 1 or more, its value where nothing differs")
+
+
 @dataclass(frozen=True)
 class TokenReject(Rule):
     """Drop tokens whose measure is above `high` (verl `token_k2`, `token_k3`).
@@ -46,12 +53,13 @@ class TokenReject(Rule):
         measure: k1, k2, k3 or exp_abs of Delta.
     """
 
-    high: float
+    high: Width
     measure: Measure = "k3"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _allowed("measure", self.measure, MEASURES)
+        _check_reachable(self.high, self.measure)
 
     def correct(self, inputs: PolicyInputs, totals: Tensor | None) -> Correction:
         delta_BT, mask_BT = mismatch(self, inputs)
@@ -72,7 +80,7 @@ class SequenceReject(Rule):
         reduce: over the tokens of a sequence.
     """
 
-    high: float = 0.01
+    high: Width = 0.01
     measure: Measure = "k3"
     reduce: Reduce = "mean"
 
@@ -80,6 +88,7 @@ class SequenceReject(Rule):
         super().__post_init__()
         _allowed("measure", self.measure, MEASURES)
         _allowed("reduce", self.reduce, REDUCTIONS)
+        _check_reachable(self.high, self.measure)
 
     def correct(self, inputs: PolicyInputs, totals: Tensor | None) -> Correction:
         delta_BT, mask_BT = mismatch(self, inputs)
@@ -99,8 +108,13 @@ class Veto(Rule):
         high: largest, or None.
     """
 
-    low: float = 1e-4
-    high: float | None = None
+    low: NotNegative = 1e-4
+    high: Cap | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.high is not None and not self.low < self.high:
+            raise ValueError(f"low={self.low}, high={self.high}; allowed: 0 <= low < high")
 
     def correct(self, inputs: PolicyInputs, totals: Tensor | None) -> Correction:
         delta_BT, mask_BT = mismatch(self, inputs)
@@ -125,7 +139,7 @@ class OPSM(Rule):
         delta: largest mean log-ratio from policy to actor that stays.
     """
 
-    delta: float = 0.5
+    delta: Width = 0.5
 
     def correct(self, inputs: PolicyInputs, totals: Tensor | None) -> Correction:
         delta_BT, mask_BT = mismatch(self, inputs)

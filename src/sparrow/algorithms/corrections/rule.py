@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sparrow.algorithms.masked import inside, log_ratio
 from sparrow.algorithms.types import Correction, Mean, Metrics, PolicyInputs
+from sparrow.ranges import check_fields
 
 Missing = Literal["raise", "mask"]
 
@@ -28,6 +29,9 @@ class Rule:
         needs: optional fields of `PolicyInputs` that the rule reads.
         importance: whether its weight is an importance weight for the gap between actor and policy; two of them, or
             one on top of `Bypass`, would correct the gap twice.
+
+    Raises:
+        ValueError: a number is out of the range that its annotation states; the message names the field.
     """
 
     missing: Missing = "raise"
@@ -37,6 +41,7 @@ class Rule:
     def __post_init__(self) -> None:
         if self.missing not in ("raise", "mask"):
             raise ValueError(f"missing is {self.missing!r}; allowed: 'raise', 'mask'")
+        check_fields(self)
 
     @property
     def needs_totals(self) -> bool:

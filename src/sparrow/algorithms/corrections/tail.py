@@ -16,6 +16,7 @@ from torch import Tensor
 from sparrow.algorithms.corrections.rule import Rule, health, kept, mismatch
 from sparrow.algorithms.masked import inside
 from sparrow.algorithms.types import Correction, Mean, PolicyInputs
+from sparrow.ranges import Share
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,8 @@ class TailMask(Rule):
         threshold: least acceptance that trains, in the units of the estimator that fills `alpha_BT`.
     """
 
-    threshold: float = 0.5
+    threshold: Share = 0.5
     needs: ClassVar[frozenset[str]] = frozenset({"alpha_BT"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.threshold <= 1:
-            raise ValueError(f"threshold is {self.threshold}; allowed: above 0, up to 1")
 
     def judge(self, alpha_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Weight of each token and whether it stays."""
@@ -53,7 +49,7 @@ class TailMask(Rule):
 class TailWeight(TailMask):
     """Weight min(1, alpha / threshold): tokens of the tail count less, none is dropped (unless its alpha is 0)."""
 
-    threshold: float = 0.9
+    threshold: Share = 0.9
 
     def judge(self, alpha_BT: Tensor) -> tuple[Tensor, Tensor]:
         return (alpha_BT / self.threshold).clamp(max=1.0), alpha_BT > 0

@@ -15,6 +15,7 @@ from torch import Tensor
 from sparrow.algorithms.corrections.rule import Rule, health, kept, mismatch
 from sparrow.algorithms.masked import LOG_RATIO_LIMIT, row_mean, row_sum
 from sparrow.algorithms.types import Correction, Mean, PolicyInputs
+from sparrow.ranges import Cap, NotNegative
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class TokenTIS(Rule):
         floor: lower bound (0: none; OpenRLHF clamps to [0.5, 5]).
     """
 
-    cap: float = 2.0
-    floor: float = 0.0
+    cap: Cap = 2.0
+    floor: NotNegative = 0.0
     importance: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

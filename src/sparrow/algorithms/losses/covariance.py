@@ -20,6 +20,7 @@ from torch import Tensor
 from sparrow.algorithms.losses.ratio import clipped_surrogate, loss_metrics, policy_ratio
 from sparrow.algorithms.masked import inside
 from sparrow.algorithms.types import Mean, PolicyInputs, TokenLoss
+from sparrow.ranges import NotNegative, Proportion, Share, Width, check_fields
 
 
 def covariance(inputs: PolicyInputs) -> Tensor:
@@ -72,14 +73,22 @@ class ClipCov:
         high: largest.
         clip_low: the ratio is clipped below 1 - clip_low.
         clip_high: the ratio is clipped above 1 + clip_high.
+
+    Raises:
+        ValueError: a number is out of range; the message names it.
     """
 
-    fraction: float = 2e-4
+    fraction: Share = 2e-4
     low: float = 1.0
     high: float = 5.0
-    clip_low: float = 0.2
-    clip_high: float = 0.2
+    clip_low: Proportion = 0.2
+    clip_high: Width = 0.2
     needs: ClassVar[frozenset[str]] = frozenset({"noise_BT"})
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.low < self.high:
+            raise ValueError(f"low={self.low}, high={self.high}; allowed: low < high")
 
     def choose(self, inputs: PolicyInputs) -> Tensor:
         """The draw over all rows of the batch; the candidates with the largest `noise_BT` are taken."""
@@ -105,11 +114,17 @@ class KLCov:
     Attributes:
         fraction: share of the batch's tokens to choose.
         coefficient: of the penalty.
+
+    Raises:
+        ValueError: a number is out of range; the message names it.
     """
 
-    fraction: float = 2e-4
-    coefficient: float = 1.0
+    fraction: Share = 2e-4
+    coefficient: NotNegative = 1.0
     needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def choose(self, inputs: PolicyInputs) -> Tensor:
         """The tokens with the highest covariance over all rows of the batch."""

@@ -13,10 +13,11 @@ from torch import Tensor
 from sparrow.algorithms.losses.ratio import Ratio, loss_metrics, policy_ratio
 from sparrow.algorithms.masked import inside
 from sparrow.algorithms.types import Mean, PolicyInputs, TokenLoss
+from sparrow.ranges import Cap, Width
 
 
 def dppo_tv(
-    inputs: PolicyInputs, *, delta_low: float = 0.2, delta_high: float = 0.2, ratio_cap: float = 20.0
+    inputs: PolicyInputs, *, delta_low: Width = 0.2, delta_high: Width = 0.2, ratio_cap: Cap = 20.0
 ) -> TokenLoss:
     """-sg(min(r, ratio_cap)) A log p, dropped if A > 0 and p - p_old > delta_high, or A < 0 and p_old - p >
     delta_low.
@@ -34,7 +35,7 @@ def dppo_tv(
 
 
 def dppo_kl(
-    inputs: PolicyInputs, *, delta_low: float = 0.05, delta_high: float = 0.05, ratio_cap: float = 20.0
+    inputs: PolicyInputs, *, delta_low: Width = 0.05, delta_high: Width = 0.05, ratio_cap: Cap = 20.0
 ) -> TokenLoss:
     """As `dppo_tv`, with the binary KL(old || dense) as distance, counted only in the direction of the push.
 

@@ -7,9 +7,10 @@ import torch
 from sparrow.algorithms.losses.ratio import loss_metrics, policy_ratio
 from sparrow.algorithms.masked import inside, row_mean
 from sparrow.algorithms.types import PolicyInputs, TokenLoss
+from sparrow.ranges import Width
 
 
-def gmpo(inputs: PolicyInputs, *, clip_low: float = 0.4, clip_high: float = 0.4) -> TokenLoss:
+def gmpo(inputs: PolicyInputs, *, clip_low: Width = 0.4, clip_high: Width = 0.4) -> TokenLoss:
     """-A exp(mean_t l_t) on every token; l_t = s min(s (dense - old), s clip(dense - old, -clip_low, clip_high)), s =
     sign(A).
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from sparrow.algorithms.losses.ratio import Ratio, clipped_surrogate, loss_metrics, policy_ratio
 from sparrow.algorithms.masked import LOG_RATIO_LIMIT, inside, row_mean
 from sparrow.algorithms.types import PolicyInputs, TokenLoss
+from sparrow.ranges import Proportion, Width
 
 
-def gspo(inputs: PolicyInputs, *, clip_low: float = 3e-4, clip_high: float = 4e-4) -> TokenLoss:
+def gspo(inputs: PolicyInputs, *, clip_low: Proportion = 3e-4, clip_high: Width = 4e-4) -> TokenLoss:
     """max(-A s, -A clip(s, 1 - clip_low, 1 + clip_high)) on every token; s = exp(mean_t (dense - old)).
 
     Args:
@@ -24,7 +25,7 @@ def gspo(inputs: PolicyInputs, *, clip_low: float = 3e-4, clip_high: float = 4e-
     return _clip(ratio, Ratio(ratio.advantages_BT, ratio.log_BT, sequence_BT, ratio.mask_BT), clip_low, clip_high)
 
 
-def gspo_token(inputs: PolicyInputs, *, clip_low: float = 3e-4, clip_high: float = 4e-4) -> TokenLoss:
+def gspo_token(inputs: PolicyInputs, *, clip_low: Proportion = 3e-4, clip_high: Width = 4e-4) -> TokenLoss:
     """GSPO with the gradient of each token's own log-prob: s_t = sg(s) exp(dense - sg(dense)).
 
     The same value and, where all tokens of a sequence share one advantage, the same gradient as `gspo`; here the

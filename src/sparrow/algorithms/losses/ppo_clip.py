@@ -7,15 +7,22 @@ the detached current value: every ratio is 1 and no clip is active.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 
 from sparrow.algorithms.losses.ratio import clipped_surrogate, loss_metrics, policy_ratio
 from sparrow.algorithms.masked import inside
 from sparrow.algorithms.types import Mean, PolicyInputs, TokenLoss
+from sparrow.ranges import Proportion, Range, Width
 
 
 def ppo_clip(
-    inputs: PolicyInputs, *, clip_low: float = 0.2, clip_high: float = 0.28, dual_clip: float | None = 3.0
+    inputs: PolicyInputs,
+    *,
+    clip_low: Proportion = 0.2,
+    clip_high: Width = 0.28,
+    dual_clip: Annotated[float, Range(1, above=True)] | None = 3.0,
 ) -> TokenLoss:
     """max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)), and for A < 0 at most -A dual_clip; r = exp(dense - old).
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sparrow.algorithms.losses.ratio import loss_metrics, policy_ratio
 from sparrow.algorithms.masked import inside
 from sparrow.algorithms.types import Mean, PolicyInputs, TokenLoss
+from sparrow.ranges import Proportion, Width
 
 
 def reinforce(inputs: PolicyInputs) -> TokenLoss:
@@ -18,7 +19,7 @@ def reinforce(inputs: PolicyInputs) -> TokenLoss:
     return TokenLoss(inside(loss_BT, ratio.mask_BT), {"actor/ppo_kl": Mean.of(-ratio.log_BT, ratio.mask_BT)})
 
 
-def cispo(inputs: PolicyInputs, *, clip_low: float = 1.0, clip_high: float = 4.0) -> TokenLoss:
+def cispo(inputs: PolicyInputs, *, clip_low: Proportion = 1.0, clip_high: Width = 4.0) -> TokenLoss:
     """-sg(clip(r, 1 - clip_low, 1 + clip_high)) A log p(token): the clip bounds the weight, no token loses its
     gradient.
 

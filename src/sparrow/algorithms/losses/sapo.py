@@ -7,9 +7,10 @@ import torch
 from sparrow.algorithms.losses.ratio import loss_metrics, policy_ratio
 from sparrow.algorithms.masked import inside
 from sparrow.algorithms.types import PolicyInputs, TokenLoss
+from sparrow.ranges import Positive
 
 
-def sapo(inputs: PolicyInputs, *, tau_positive: float = 1.0, tau_negative: float = 1.05) -> TokenLoss:
+def sapo(inputs: PolicyInputs, *, tau_positive: Positive = 1.0, tau_negative: Positive = 1.05) -> TokenLoss:
     """-A (4 / tau) sigmoid(tau (r - 1)), tau by the sign of A; at r = 1 its gradient is that of -A r.
 
     `actor/pg_clipfrac` is the share of tokens whose gate passes less than half of the gradient of -A r.

@@ -30,6 +30,9 @@ class ChainSumSource:
         terms: numbers in a sum.
         digits: digits of a number.
         seed: of the order of sums.
+
+    Raises:
+        ValueError: a number is too small; the message names it.
     """
 
     count: int = 96
@@ -38,6 +41,12 @@ class ChainSumSource:
     terms: int = 2
     digits: int = 1
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {"count": 0, "validation_count": 0, "examples": 0, "terms": 2, "digits": 1, "seed": 0}
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                raise ValueError(f"{name}={getattr(self, name)} is not allowed; it must be {value} or more")
 
     def train_rows(self) -> list[PromptRow]:
         """`count` rows."""

@@ -64,7 +64,7 @@ class LongTexts:
         seed: of all draws.
 
     Raises:
-        ValueError: more facts or sections than there are, or none.
+        ValueError: more facts or sections than there are, or none; or a negative number of rows.
     """
 
     count: int = 64
@@ -77,6 +77,9 @@ class LongTexts:
         for key, value, most in (("facts", self.facts, len(FACTS)), ("sections", self.sections, len(SECTIONS))):
             if not 1 <= value <= most:
                 raise ValueError(f"data.source.{key}={value}: must be from 1 to {most}")
+        for key, value in (("count", self.count), ("validation_count", self.validation_count)):
+            if value < 0:
+                raise ValueError(f"data.source.{key}={value}: must be 0 or more")
 
     def train_rows(self) -> list[PromptRow]:
         """`count` rows."""

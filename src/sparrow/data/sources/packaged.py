@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sparrow.data.schema import PromptRow
-from sparrow.data.sources.running_sum import HELD_OUT_SEED, NUMBERS, TRAIN_SEED, running_sum_rows
+from sparrow.data.sources.running_sum import HELD_OUT_SEED, MIN_NUMBERS, NUMBERS, TRAIN_SEED, running_sum_rows
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,9 @@ class RunningSum:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < HELD_OUT_SEED:
             raise ValueError(f"seed={self.seed} is not for training; allowed: 0 to {HELD_OUT_SEED - 1}")
+        for name, least in (("count", 0), ("validation_count", 0), ("numbers", MIN_NUMBERS)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)} is not allowed; it must be {least} or more")
 
     def train_rows(self) -> list[PromptRow]:
         """`count` rows of stream `seed`."""

@@ -59,6 +59,9 @@ class ReasoningGymSource:
             raise ValueError("tasks is empty; at least one reasoning-gym task is needed")
         if not 0 <= self.seed < _MAX_SEED:
             raise ValueError(f"seed={self.seed} is not allowed; allowed: 0 to {_MAX_SEED - 1}")
+        for name in ("count", "validation_count"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} is not allowed; it must be 0 or more")
         for name in self.tasks:
             _check_task(name, self._task(name))
 

@@ -15,8 +15,8 @@ DATA_SOURCE = "sparrow/running_sum"
 TRAIN_SEED = 0
 HELD_OUT_SEED = 1_000_000
 NUMBERS = 34
+MIN_NUMBERS = 2
 
-_MIN_NUMBERS = 2
 _HELD_OUT_SHARE_OF_256 = 16
 
 
@@ -65,7 +65,7 @@ def running_sum_rows(start: int, count: int, numbers: int = NUMBERS, seed: int =
         ValueError: if an argument is negative, or `numbers` below 2.
     """
     for name, value, least in (
-        ("start", start, 0), ("count", count, 0), ("numbers", numbers, _MIN_NUMBERS), ("seed", seed, 0),
+        ("start", start, 0), ("count", count, 0), ("numbers", numbers, MIN_NUMBERS), ("seed", seed, 0),
     ):  # fmt: skip
         if value < least:
             raise ValueError(f"running_sum rows: {name}={value} is not allowed; it must be {least} or more")
