@@ -61,3 +61,13 @@ def test_copy_takes_keys_and_values_of_all_layers(pool):
         assert torch.equal(pages[5], old[0])
         assert torch.equal(pages[1], old[3])
         assert torch.equal(pages[[0, 2, 3, 4]], old[[0, 2, 3, 4]])
+
+
+def test_an_idle_pool_hands_out_pages_in_order_again(pool):
+    taken = pool.take(5)
+    pool.release([taken[i] for i in (3, 0, 4, 1)])
+    with pytest.raises(RuntimeError, match="1 pages are held: only an idle pool can be tidied"):
+        pool.tidy()
+    pool.release([taken[2]])
+    pool.tidy()
+    assert pool.take(6) == [0, 1, 2, 3, 4, 5]

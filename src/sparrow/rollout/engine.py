@@ -40,9 +40,8 @@ class RolloutEngine:
     position) only. On CPU in fp32 its hidden states, log-probabilities and tokens are bit-equal whatever runs
     beside it, whatever ``max_batch`` is, and whether or not it had to wait for pages; that rests on products that treat
     each row by itself (see `sparrow.rollout.decoder`), each prompt attending by itself, and decode kernels that do so
-    too. It holds for a fixed number of threads. A decoded token and the same token in a prefilled
-    prompt agree to rounding only. On a GPU the kernels keep it, but matrix products may not: there, expect equality
-    up to rounding.
+    too. It holds for a fixed number of threads. A decoded token and the same token in a prefilled prompt agree to
+    rounding only. On a GPU the kernels keep it, but matrix products may not: there, expect equality up to rounding.
 
     Pages. A full pool makes new sequences wait and pauses growing ones with their pages kept; see
     `sparrow.rollout.scheduler` for why that cannot deadlock. ``last_stats`` holds the counters of the last call.
@@ -378,6 +377,7 @@ class RolloutEngine:
             self._drop_pool()  # free the old one first
             sparse_layers = [i for i in range(len(self._weights.layers)) if i not in self.schedule.dense_layers]
             self._pool = self._make_pool(limit, self.schedule.page_size, sparse_layers)
+        self._pool.tidy()
         return self._pool
 
     def _drop_pool(self) -> None:
