@@ -51,6 +51,19 @@ def test_a_set_without_held_out_problems_is_an_error(tmp_path):
         evaluate(cfg, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (("experiment=quickstart",), 220),
+        (("experiment=quickstart", "debug=default"), 24),
+        (("experiment=quickstart", "rollout.max_new_tokens=100"), 100),
+        (("experiment=quickstart", "evaluation.max_new_tokens=50"), 50),
+    ],
+)
+def test_evaluation_in_training_is_as_long_as_training_allows(tmp_path, overrides, expected):
+    assert composed("train", tmp_path, *overrides).evaluation.max_new_tokens == expected
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_training_is_bit_equal_with_evaluation_and_without(tmp_path):
