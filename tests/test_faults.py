@@ -91,8 +91,9 @@ def test_a_full_disk_ends_all_ranks_with_the_name_of_the_checkpoint(trainer: str
     status, printed = run(tmp_path / "run", f"trainer={trainer}", before=limit)
     assert status == 1, printed[-3000:]
     path = tmp_path / "run" / "checkpoints" / "step_1.ckpt"
-    cause = "a write was cut short, as on a full disk" if trainer == "fsdp2" else "File too large"
-    assert f"checkpoint {path}: could not be written, {cause}" in printed
+    # Shares are written through a buffer: which of its writes meets the limit depends on their sizes.
+    causes = ("File too large", "a write was cut short, as on a full disk")[: 2 if trainer == "fsdp2" else 1]
+    assert any(f"checkpoint {path}: could not be written, {cause}" in printed for cause in causes)
     assert "Traceback" not in printed
     if trainer == "ddp":  # the first rank alone writes
         assert f"rank 0 failed, so all 2 ranks end: OSError: checkpoint {path}" in printed
