@@ -1,7 +1,7 @@
 """Memory for what kernels read by page: on the CPU it lies on huge pages of the operating system, where there are any.
 
 A cache page of one head is a few kilobytes somewhere in a pool of many megabytes. On ordinary pages nearly each read
-misses the table of page addresses; sparse decoding took a quarter longer then (LOG.md).
+misses the table of page addresses; sparse decoding took a fifth longer then (LOG.md).
 """
 
 import contextlib
