@@ -3,7 +3,7 @@
     python -m experiments.control_study_1.budgets
 
 Bin by bin, shortest first and the earlier ones as found: the least pages whose p5 is at least the target, by bisection.
-Two more budgets lie between those and the quickstart's schedule, and one is destructive. What p1, mean and
+Four more budgets lie between those and the quickstart's schedule, and one is destructive. What p1, mean and
 disagreements per trace are at the start is stored beside p5, since on a confident policy p5 alone says little.
 """
 
@@ -25,6 +25,14 @@ from sparrow.schedule import BudgetSchedule
 TARGETS = ("0.92", "0.86", "0.80", "0.75")
 CHOSEN = [8, 8, 12, 20, 96]
 """The schedule of the quickstart."""
+
+PARTS = {
+    "three-quarters": [6, 6, 9, 15, 72],
+    "five-eighths": [5, 5, 8, 13, 60],
+    "three-fifths": [5, 5, 7, 12, 58],
+    "half": [4, 4, 6, 10, 48],
+}
+"""About these parts of it: they lie between it and the budgets that are searched, in disagreements a trace."""
 
 PROMPT, LONGEST, MOST = 68, 220, 69
 """Tokens of a prompt, of the longest trace, and every page of a sequence, reserved ones not counted."""
@@ -95,7 +103,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     search = Search(options.prompts, options.samples)
-    tables = {"chosen": CHOSEN, "three-quarters": [6, 6, 9, 15, 72]}
+    tables = {"chosen": CHOSEN, **PARTS}
     tables |= {target: search.find(float(target)) for target in TARGETS}
     tables["destructive"] = [1, 1, 1, 1, 1]
     found: dict[str, Any] = {}
