@@ -24,5 +24,6 @@ LEGEND: dict[str, str] = {
     "Q": "bins of a schedule or of a tail statistic",
     "I": "inputs of a linear layer",
     "O": "outputs of a linear layer",
+    "R": "rank of an adapter",
 }
 """What each letter stands for. A sequence holds ``t`` cached tokens, the token being decoded included."""
