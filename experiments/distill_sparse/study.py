@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import yaml
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -25,28 +26,39 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 
 EXPERIMENT = "experiment=distill-quickstart"
-ARMS: dict[str, list[str]] = {
-    "chosen": [],
-    "k3-release": ["divergence=k3", "distill.weight=1e-3", "distill.lr_factor=5.0"],
-    "k3": ["divergence=k3"],
-    "reverse-kl": ["divergence=reverse-kl"],
-    "forward-kl-top-k": ["divergence=forward-kl-top-k"],
-    "total-variation": ["divergence=total-variation"],
-    "worst-share": ["divergence=worst-share"],
-    "divergence-only": ["distill.policy_loss=false"],
+CHEAPER = "[8,8,12,20,32]"
+"""Pages that the adapter is trained for."""
+
+ON_POLICY = (f"schedule.pages={CHEAPER}", "distill.schedule=null", "distill.policy_loss=true")
+"""The actor samples with its adapter under the cheaper schedule from the first step on."""
+
+ARMS: dict[str, tuple[str, ...]] = {
+    "chosen": (),
+    "k3": ("divergence=k3",),
+    "reverse-kl": ("divergence=reverse-kl",),
+    "forward-kl-top-k": ("divergence=forward-kl-top-k",),
+    "total-variation": ("divergence=total-variation",),
+    "own-schedule": ("distill.schedule=null", "distill.policy_loss=true"),
+    "on-policy": ON_POLICY,
+    "on-policy-worst-share": (*ON_POLICY, "divergence=worst-share"),
+    "every-step": ("distill.every=1",),
+    "rank-32": ("distill.rank=32", "distill.alpha=64.0"),
+    "attention-only": ("distill.targets=[q_proj,k_proj,v_proj,o_proj]",),
 }
 """Name of an arm and what makes it; `chosen` is the experiment as it is shipped, the others differ from it."""
 
-SEEDS = (0, 1, 2)
+SEEDS: dict[str, tuple[int, ...]] = {"chosen": (0, 1, 2)}
+"""Seeds of an arm; of all others the first alone."""
 
 
 def run(arm: str, seed: int, output: Path) -> dict[str, Any]:
     """One training run: its summary, and p5 per bin of each schedule under ``bins``."""
     folder = make_way(output / f"{arm}_{seed}")
-    command = [sys.executable, "-m", "sparrow.train", EXPERIMENT, *ARMS[arm], f"seed={seed}", "logger=csv"]
-    subprocess.run([*command, f"paths.run_dir={folder}"], check=True)
+    command = [sys.executable, "-m", "sparrow.train", EXPERIMENT, *ARMS[arm], f"seed={seed}", "logger=csv", "threads=1"]
+    subprocess.run([*command, "~callbacks.checkpoint", f"paths.run_dir={folder}"], check=True)
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return summary | {"bins": json.loads((folder / "adapter_tail.json").read_text())}
+    found = {"bins": json.loads((folder / "adapter_tail.json").read_text())}
+    return summary | found | {"cheaper": yaml.safe_load((folder / "adapter_schedule.yaml").read_text())["pages"]}
 
 
 def plot(results: dict[str, dict[str, Any]], arm: str = "chosen") -> None:
@@ -79,7 +91,7 @@ def main() -> None:
     parser.add_argument("--plot", action="store_true", help="run nothing")
     options = parser.parse_args()
     results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    names = [f"{arm}/{seed}" for arm in ARMS for seed in SEEDS]
+    names = [f"{arm}/{seed}" for arm in ARMS for seed in SEEDS.get(arm, (0,))]
     for name in [] if options.plot else names:
         if name in results or (options.only and options.only != name):
             continue

@@ -136,11 +136,37 @@ def test_the_reported_schedule_gives_the_short_keys() -> None:
     assert least["tail_p05_min_a_adapter_off"] == 0.8
 
 
+def test_a_level_reads_the_reported_schedule_where_the_actor_falls_to_it() -> None:
+    rich = SPARSE.replace(pages=[9])
+    callback = AdapterTail({"cheaper": {"pages": [0]}}, reported="cheaper", level=0.9)
+    module, tail = policy(0.2), Tail(SPARSE, bin_tokens=8, num_bins=5, filled=1)
+    module.schedule = rich
+    callback.setup(None, module, "fit")  # type: ignore[arg-type]
+    walk = {str(pages): SPARSE.replace(pages=[pages]) for pages in range(10)}
+    found = measure(module, traces(), walk, tail)
+    least = [min(p5 for *_, p5, _ in found[str(pages)]["adapter_off"]) for pages in range(10)]
+    assert least[9] > 0.9 > least[0]
+    at = callback._at_level(module, traces(), tail).table[0]
+    assert least[at] <= 0.9 < least[at + 1]
+
+
+def test_the_first_readings_alone_are_those_of_all() -> None:
+    module, tail = policy(0.2), Tail(SPARSE, bin_tokens=8, num_bins=3, filled=1)
+    alone = measure(module, traces(), {"a": SPARSE}, tail, READINGS[:1])["a"]
+    assert list(alone) == ["adapter_off"]
+    assert alone["adapter_off"] == measure(module, traces(), {"a": SPARSE}, tail)["a"]["adapter_off"]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: AdapterTail({"a": "dense"}, reported="b"), "reported='b': must be one of a"),
         (lambda: AdapterTail({"a": "dense"}, reported="a", prompts=0), "prompts=0: must be 1 or more"),
+        (lambda: AdapterTail({"a": "dense"}, "a", level=1.0), "level=1.0: must be between 0 and 1, or null"),
+        (
+            lambda: AdapterTail({"a": {"page_size": 8}}, "a", level=0.8).setup(None, policy(0.0), "fit"),  # type: ignore[arg-type]
+            "callbacks.adapter_tail.schedules.a with level=0.8: it differs from the run's first schedule in more",
+        ),
         (
             lambda: AdapterTail({"a": "dense"}, "a").setup(None, torch.nn.Module(), "fit"),  # type: ignore[arg-type]
             "this run has none: set distill=lora",

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +91,16 @@ class Summary(lightning.Callback):
         for key in ("distill/cost_ratio", "distill/logprob_gap_max"):
             if any(key in row for row in history):
                 summary[key.replace("/", "_")] = _mean(last, key)
-        summary |= module.results
+        summary |= distill_cost(last) | module.results
         summary |= {f"tail_p05_bin_{low}_{high}": p5 for low, high, p5, _ in bins}
         return {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in summary.items()}
+
+
+def distill_cost(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """``distill_cost_ratio_all_steps``: the sparse pass over the dense one, steps that skip the adapter included."""
+    sparse = sum(row.get("timing_s/sparse_pass", 0.0) for row in history)
+    dense = sum(row[key] for row in history for key in ("timing_s/dense_pass", "timing_s/old_logprobs") if key in row)
+    return {"distill_cost_ratio_all_steps": sparse / dense} if sparse and dense else {}
 
 
 def show(summary: dict[str, Any], tail: Tail, comparison: Comparison) -> None:
