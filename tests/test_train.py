@@ -72,7 +72,8 @@ def test_a_distilled_run_leaves_base_adapter_and_the_tail_of_both(tmp_path: Path
         "callbacks.phase_switch.after_examples=1",
         "callbacks.phase_switch.schedule.scale=0.0",
     )
-    rows = run(tmp_path / "run", "experiment=distill-quickstart", "debug=default", *switch, *LEARNING)
+    own = ("distill.schedule=null", "distill.policy_loss=true", "distill.every=1")  # the rollout's, on every step
+    rows = run(tmp_path / "run", "experiment=distill-quickstart", "debug=default", *own, *switch, *LEARNING)
     assert [float(row["schedule/phase"]) for row in rows] == [1, 2]
     assert float(rows[1]["schedule/kv_fraction_sparse_layers"]) < float(rows[0]["schedule/kv_fraction_sparse_layers"])
     assert all(float(row["distill/logprob_gap_max"]) < 1e-4 for row in rows)
@@ -80,9 +81,12 @@ def test_a_distilled_run_leaves_base_adapter_and_the_tail_of_both(tmp_path: Path
     assert 0 < summary["tail_p05_min_adapter_off"] < 1
     assert 0 < summary["tail_p05_min_adapter_on"] < 1
     assert summary["distill_cost_ratio"] > 0
-    assert {"adapter_tail.png", "adapter_tail.json", "schedule_phase_2.yaml"} <= {
+    assert summary["distill_cost_ratio_all_steps"] > 0
+    assert {"adapter_tail.png", "adapter_tail.json", "adapter_schedule.yaml", "schedule_phase_2.yaml"} <= {
         path.name for path in (tmp_path / "run").iterdir()
     }
+    # Cut at 24 tokens no trace reaches the last bin, so nothing falls to .80, and the fewest pages are the result.
+    assert load_schedule(tmp_path / "run" / "adapter_schedule.yaml").table == (8, 8, 12, 20, 24)
     export = tmp_path / "run" / "export"
     names = load_file(export / "adapter" / "adapter_model.safetensors")
     assert names
