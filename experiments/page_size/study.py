@@ -1,7 +1,7 @@
 """Page sizes at equal tokens read: the tail against the bytes that attention moves.
 
     sparrow-calibrate paths.run_dir=outputs/page_size 'calibration.sweep.page_sizes=[2,4,8,16]' \\
-        'calibration.sweep.tokens=[64,80,96,128]' calibration.sweep.prompts=12 calibration.prompts=12 \\
+        'calibration.sweep.tokens=[64,96,128,160,192,224]' calibration.sweep.prompts=24 calibration.prompts=24 \\
         calibration.held_out=2 'calibration.grid=[8]' 'calibration.other_taus=[]' calibration.rounds=1 threads=1
     python -m experiments.page_size.study --run outputs/page_size --length 276
 """
