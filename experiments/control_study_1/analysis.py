@@ -19,6 +19,7 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,11 @@ def gain(run: RunData) -> float:
 def collapsed(run: RunData, margin: float = 0.05) -> bool:
     """Whether training made the dense policy worse, by more than the noise of a few hundred problems."""
     return gain(run) < -margin
+
+
+def failed(run: RunData, dense_gain: float) -> bool:
+    """Whether training gained less than half of what dense rollouts gain: it collapsed, or it stood still."""
+    return gain(run) < dense_gain / 2
 
 
 def auc(scores: Sequence[float], bad: Sequence[bool]) -> float:
@@ -109,9 +115,10 @@ def threshold(scores: Sequence[float], bad: Sequence[bool]) -> float:
     return cuts[max(finite)[1]] if finite else cuts[best[0]]
 
 
-def held_out_accuracy(runs: Sequence[RunData], scores: Sequence[float], group: Callable[[RunData], Any]) -> float:
+def held_out_accuracy(
+    runs: Sequence[RunData], scores: Sequence[float], bad: Sequence[bool], group: Callable[[RunData], Any]
+) -> float:
     """Share of runs called right by a threshold that was chosen without the runs of the same group."""
-    bad = [collapsed(run) for run in runs]
     right = 0
     for index, run in enumerate(runs):
         others = [i for i, other in enumerate(runs) if group(other) != group(run)]
@@ -142,10 +149,12 @@ def bootstrap(
     return float(low), float(high)
 
 
-def compare(runs: Sequence[RunData], draws: int = 1000) -> dict[str, dict[str, Any]]:
-    """Every predictor: AUC for collapse, rank correlation with the gain, and accuracy on held-out budgets and seeds."""
+def compare(
+    runs: Sequence[RunData], draws: int = 1000, is_bad: Callable[[RunData], bool] = collapsed
+) -> dict[str, dict[str, Any]]:
+    """Every predictor: AUC for bad runs, rank correlation with the gain, and accuracy on held-out budgets and seeds."""
     read = [predictors(run) for run in runs]
-    bad, gains = np.asarray([collapsed(run) for run in runs]), np.asarray([gain(run) for run in runs])
+    bad, gains = np.asarray([is_bad(run) for run in runs]), np.asarray([gain(run) for run in runs])
     every = np.arange(len(runs))
     found: dict[str, dict[str, Any]] = {}
     for name in read[0]:
@@ -163,8 +172,8 @@ def compare(runs: Sequence[RunData], draws: int = 1000) -> dict[str, dict[str, A
             "rank_correlation": ranks(every),
             "rank_correlation_interval": bootstrap(len(runs), ranks, draws),
             "threshold": threshold(scores.tolist(), bad.tolist()),
-            "accuracy_other_budgets": held_out_accuracy(runs, scores.tolist(), lambda run: run["budget"]),
-            "accuracy_other_seeds": held_out_accuracy(runs, scores.tolist(), lambda run: run["seed"]),
+            "accuracy_other_budgets": held_out_accuracy(runs, scores.tolist(), bad.tolist(), lambda run: run["budget"]),
+            "accuracy_other_seeds": held_out_accuracy(runs, scores.tolist(), bad.tolist(), lambda run: run["seed"]),
         }
     return found
 
@@ -207,6 +216,11 @@ def reward_kept(runs: Sequence[RunData], early: int = EARLY) -> dict[str, tuple[
     return {name: (float(np.mean(rewards[name])) / dense, float(np.mean(spread[name]))) for name in rewards}
 
 
+def agreement(called: Sequence[bool]) -> float:
+    """Share of runs that were called right; NaN without any."""
+    return float(np.mean(called)) if called else math.nan
+
+
 def load_runs(folder: Path) -> list[RunData]:
     """Finished runs, by name."""
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
@@ -224,16 +238,19 @@ def report(runs: Sequence[RunData], budgets: dict[str, Any], decisive: float, dr
         for name, (share, spread) in reward_kept(runs).items()
     }
     safe = {name: entry["survival"] >= LEAST_SURVIVAL for name, entry in kept.items()}
-    called = [safe[run["budget"]] != collapsed(run) for run in plain]
+    dense = [gain(run) for run in plain if run["budget"] == "dense"]
+    half = partial(failed, dense_gain=float(np.mean(dense)) if dense else math.nan)
     return {
         "runs": len(runs),
         "gain": outcomes,
         "predictors_plain": compare(plain, draws) if plain else {},
+        "predictors_plain_of_failure": compare(plain, draws, half) if plain else {},
         "predictors_all": compare(runs, draws) if runs else {},
         "decisive_share": decisive,
         "predicted_tau": predicted_tau(starts, decisive),
         "survival": kept,
-        "survival_accuracy": float(np.mean(called)) if called else math.nan,
+        "survival_accuracy": agreement([safe[run["budget"]] != collapsed(run) for run in plain]),
+        "survival_accuracy_of_failure": agreement([safe[run["budget"]] != half(run) for run in plain]),
     }
 
 

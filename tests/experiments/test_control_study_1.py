@@ -64,6 +64,25 @@ def test_collapse_is_a_loss_beyond_noise() -> None:
     assert analysis.gain(made_up("dense", 0, after=0.53)) == pytest.approx(0.1)
 
 
+def test_a_run_that_stands_still_fails_without_collapsing() -> None:
+    still = made_up("dense", 0, after=0.43)
+    assert not analysis.collapsed(still)
+    assert analysis.failed(still, dense_gain=0.5)
+    assert analysis.failed(made_up("dense", 0, after=0.67), dense_gain=0.5)
+    assert not analysis.failed(made_up("dense", 0, after=0.69), dense_gain=0.5)
+
+
+def test_the_report_has_both_outcomes_and_calls_them_by_the_rule() -> None:
+    runs = [*RUNS[:-1], made_up("destructive", 2, after=0.43)]  # the last stands still
+    budgets = {name: {"start": {"p05_min": 0.9, "disagreements": d, "kv_fraction": 1.0}} for name, d in BUDGETS.items()}
+    found = analysis.report(runs, budgets, decisive=1.0, draws=20)
+    # .92 and dense are called safe and learn; .86 (exp(-1.1) < .5) is called unsafe and learns in all three seeds.
+    assert found["survival_accuracy"] == pytest.approx(8 / 12)
+    assert found["survival_accuracy_of_failure"] == pytest.approx(9 / 12)
+    assert found["predictors_plain_of_failure"]["disagreements"]["auc"] == 1.0
+    assert found["predictors_plain"]["disagreements"]["auc"] < 1.0
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_auc_and_rank_correlation_against_scipy(seed: int) -> None:
     generator = np.random.default_rng(seed)
@@ -92,12 +111,12 @@ def test_threshold_by_hand() -> None:
 
 def test_held_out_runs_do_not_choose_their_own_threshold() -> None:
     runs = [made_up("dense", 0), made_up("dense", 1), made_up("destructive", 0), made_up("destructive", 1)]
-    scores = [0.9, 0.8, 0.1, 0.2]
-    assert analysis.held_out_accuracy(runs, scores, lambda run: run["seed"]) == 1.0
+    scores, bad = [0.9, 0.8, 0.1, 0.2], [False, False, True, True]
+    assert analysis.held_out_accuracy(runs, scores, bad, lambda run: run["seed"]) == 1.0
     # Without either budget all runs left are of one kind, so that nothing is learned of the other.
-    assert analysis.held_out_accuracy(runs, scores, lambda run: run["budget"]) == 0.0
+    assert analysis.held_out_accuracy(runs, scores, bad, lambda run: run["budget"]) == 0.0
     with pytest.raises(ValueError, match="nothing is held out"):
-        analysis.held_out_accuracy(runs[:2], scores[:2], lambda run: run["budget"])
+        analysis.held_out_accuracy(runs[:2], scores[:2], bad[:2], lambda run: run["budget"])
 
 
 def test_comparison_tells_a_blind_predictor_from_a_seeing_one() -> None:
