@@ -1,6 +1,7 @@
 """A run that was cut and continued ends with the bits of one that was not: cuts between steps, signals, kills."""
 
 import csv
+import json
 import os
 import random
 import signal
@@ -86,6 +87,39 @@ def test_every_cut_ends_with_the_same_bits(experiment: str, cuts: tuple[int, ...
         assert rows(cut) == rows(whole)
         if experiment.startswith("distill"):
             assert_equal(weights(cut, "adapter/adapter_model"), weights(whole, "adapter/adapter_model"))
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
+def test_a_run_that_was_killed_after_its_last_step_writes_its_results_when_resumed(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    more = ("experiment=quickstart", "steps=2", FEW_ROWS)
+    run(run_dir, *more, "held_out=true", "data.max_validation_prompts=3")
+    summary = run_dir / "summary.json"
+    whole = json.loads(summary.read_text())
+    plots = list(run_dir.glob("*.png"))
+    for left in (None, summary.read_text()[:40], '{"steps": 1}'):  # nothing, half of it, of an earlier end
+        for path in plots:
+            path.unlink()
+        summary.unlink() if left is None else summary.write_text(left)
+        run(run_dir, *more, "held_out=true", "data.max_validation_prompts=3", "resume=auto")
+        found = json.loads(summary.read_text())
+        assert found.keys() == whole.keys()
+        timed = [key for key in whole if key.startswith(("rollout_speedup", "rollout_tokens_per_s", "wall_s"))]
+        assert {key: found[key] for key in found if key not in timed} == {
+            key: whole[key] for key in whole if key not in timed
+        }
+        assert all(path.is_file() for path in plots)
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
+def test_a_finished_run_goes_on_where_more_steps_are_asked_for(tmp_path: Path) -> None:
+    seldom = ("experiment=quickstart", FEW_ROWS, "callbacks.checkpoint.every_n_train_steps=20")
+    run(tmp_path / "run", *seldom, "steps=2")
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_2.ckpt"]
+    run(tmp_path / "run", *seldom, "steps=3", "resume=auto")
+    assert len(rows(tmp_path / "run")) == 3
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["step_2.ckpt", "step_3.ckpt"]
 
 
 def process(run_dir: Path, *more: str) -> subprocess.Popen[str]:

@@ -45,6 +45,8 @@ def train(cfg: DictConfig, run_dir: Path) -> None:
     with named_by_key(cfg.trainer):
         trainer: lightning.Trainer = build(cfg.trainer, callbacks=callbacks, logger=loggers)
     check_checkpoint(resume, trainer)
+    if resume is not None and trainer.is_global_zero:
+        print(f"going on from {resume}")
     with scorer, named_by_key(cfg.trainer):
         trainer.fit(module, datamodule=data, ckpt_path=resume)
     state = full_state(module.model)

@@ -61,8 +61,9 @@ def _bins(ax: Axes, tail: Tail, schedule: BudgetSchedule) -> None:
     pages = ax.twinx()
     if not schedule.is_dense:
         edges = [index * schedule.bin_tokens for index in range(schedule.num_bins)]
-        pages.step(edges, schedule.table, where="post", color="tab:gray", label="pages (reserved not counted)")
-        pages.set_ylabel("pages")
+        end = max([edges[-1] + schedule.bin_tokens, *(high for _, high, *_ in bins)])  # the last bin has no end
+        pages.step([*edges, end], [*schedule.table, schedule.table[-1]], where="post", color="tab:gray")
+        pages.set_ylabel("pages (grey), reserved ones not counted")
     ax.set(xlabel="cached tokens", ylabel="p5 of alpha", title="Tail and budget over the sequence")
     ax.legend(loc="lower left")
 

@@ -11,6 +11,7 @@ import lightning
 from rich.console import Console
 from rich.table import Table
 
+from sparrow.callbacks.adapter_tail import AdapterTail
 from sparrow.callbacks.comparison import Comparison, compare
 from sparrow.callbacks.held_out import HeldOut
 from sparrow.callbacks.plots import plot_run
@@ -51,6 +52,22 @@ class Summary(lightning.Callback):
         if trainer.is_global_zero:
             pl_module.schedule.to_yaml(self.run_dir / "schedule.yaml")
             (self.run_dir / "provenance.json").write_text(json.dumps(provenance(), indent=1) + "\n")
+
+    def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Write the results of a run that was ended after its last step: resumed, it has no step left to end with."""
+        if trainer.strategy.broadcast(self._written()):
+            return
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, HeldOut | AdapterTail):
+                callback.on_train_end(trainer, pl_module)
+        self.on_train_end(trainer, pl_module)
+
+    def _written(self) -> bool:
+        """Whether there is a summary of all steps that were made; an earlier one may lie there, or half of one."""
+        try:
+            return bool(json.loads((self.run_dir / "summary.json").read_text())["steps"] == len(self.step_log.history))
+        except (FileNotFoundError, ValueError):
+            return False
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Measure sparse against dense once more and write everything."""
@@ -113,7 +130,8 @@ def show(summary: dict[str, Any], tail: Tail, comparison: Comparison) -> None:
         table.add_row("held-out exact match, after", _number(summary["exact_match_after"]))
     for low, high, p5, count in tail.filled_bins():
         table.add_row(f"p5 of alpha, {low} to {high} tokens ({count} tokens seen)", _number(p5))
-    table.add_row("least p5 of a filled bin / tau", f"{_number(summary['tail_p05_min'])} / {_number(summary['tau'])}")
+    tau = "none" if summary["tau"] is None else _number(summary["tau"])
+    table.add_row("least p5 of a filled bin / tau", f"{_number(summary['tail_p05_min'])} / {tau}")
     table.add_row("share of the KV cache read, all layers", _number(summary["kv_fraction"]))
     table.add_row("share of the KV cache read, sparse layers", _number(summary["kv_fraction_sparse_layers"]))
     table.add_row("rollout tokens/s, sparse", f"{comparison.sparse_tokens_per_s:.0f}")

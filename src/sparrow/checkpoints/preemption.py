@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR1: finish the step at hand, save, leave.
+"""A checkpoint of the last step, whether the run has come to its end or SIGTERM or SIGUSR1 ends it after a step.
 
 Lightning answers SIGTERM by an exception after the step, without a checkpoint, and tells other ranks by a collective
 inside the signal handler, which may meet another collective. Here a handler only notes the signal; after each step the
@@ -26,7 +26,9 @@ class Preempted(SystemExit):
 
 
 class Preemption(lightning.Callback):
-    """Saves ``step_<RL step>.ckpt`` and ends the run after the step in which a signal came.
+    """Saves ``step_<RL step>.ckpt`` at the end of training, and where a signal ends a run, after the step it came in.
+
+    At the end it saves only where the run keeps checkpoints at all, and only what no other callback has saved.
 
     A step is finished first, so whoever sends the signal must leave time for it (SLURM: ``--signal=SIGUSR1@600``).
 
@@ -61,6 +63,12 @@ class Preemption(lightning.Callback):
             trainer.save_checkpoint(path)
         trainer.print(f"{signal.Signals(signum).name}: saved {path}; resume={path} goes on from there")
         raise Preempted(signum, path)
+
+    def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Leave the last step behind, so that more ``steps`` can go on from it."""
+        path = self.checkpoints / f"step_{trainer.global_step}.ckpt"
+        if trainer.checkpoint_callback is not None and not path.exists():
+            trainer.save_checkpoint(path)
 
     def on_exception(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException

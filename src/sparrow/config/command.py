@@ -32,7 +32,7 @@ def run_command(name: str, command: Command) -> None:
 
     Args:
         name: the primary configuration, without its ending; also the command's name.
-        command: what to do. The last line printed is the folder that holds the result.
+        command: what to do. The last line printed, by the first of several processes, is the folder with the result.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     folder = config_dir()
@@ -82,4 +82,5 @@ def _guarded(name: str, command: Command, cfg: DictConfig) -> None:
             raise
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         sys.exit(f"sparrow-{name}: {text}")
-    print(written or run_dir)
+    if all(os.environ.get(rank, "0") == "0" for rank in ("RANK", "LOCAL_RANK", "SLURM_PROCID")):
+        print(written or run_dir)

@@ -26,4 +26,8 @@ def build_schedule(node: DictConfig) -> BudgetSchedule:
         raise ConfigError(f"this model names no default schedule: choose one by schedule=... ({options})")
     schedule = load_schedule(fields["name"])
     overrides = {str(key): value for key, value in fields.items() if key != "name" and value is not None}
-    return schedule_from_dict({**schedule.to_dict(), **overrides}) if overrides else schedule
+    if not overrides:
+        return schedule
+    if "provenance" not in overrides:  # what was measured is not what runs
+        overrides["provenance"] = f"{schedule.provenance}; changed in {', '.join(sorted(overrides))}"
+    return schedule_from_dict({**schedule.to_dict(), **overrides})

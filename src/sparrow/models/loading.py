@@ -58,6 +58,11 @@ def resolve_model(name_or_path: str | Path) -> str:
         raise FileNotFoundError(f"model '{name}' is not in {folder}: run `sparrow-prepare model={name}`{hub}")
     if folder.is_dir():
         raise FileNotFoundError(f"model '{name}': {folder} holds no config.json, so it is not a transformers folder")
+    if folder.is_file():
+        raise FileNotFoundError(
+            f"model '{name}' is a file: must be a transformers folder, such as a run leaves in export/base "
+            "(a checkpoint goes to resume=)"
+        )
     if isinstance(name_or_path, Path) or name.startswith((".", "/", "~")) or name.count("/") != 1:
         known = ", ".join([TINY, *PRETRAINED])
         raise FileNotFoundError(

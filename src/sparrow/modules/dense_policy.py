@@ -34,7 +34,7 @@ from sparrow.modules.reference import Reference, ReferenceSettings, Side
 from sparrow.modules.scoring import Scores, merge, scatter, score_states
 from sparrow.modules.settings import RolloutSettings, UpdateSettings, rate_factor
 from sparrow.modules.sharing import Sharing, bring_home, send_out, share_out
-from sparrow.modules.snapshot import Snapshot
+from sparrow.modules.snapshot import Snapshot, check_shapes
 from sparrow.modules.stopwatch import Stopwatch
 from sparrow.schedule import BudgetSchedule
 
@@ -149,7 +149,9 @@ class DensePolicy(lightning.LightningModule):
 
         Raises:
             KeyError: the checkpoint is of a run whose actor was always fresh.
+            ValueError: it is of another model.
         """
+        check_shapes(self.state_dict(), checkpoint.get("state_dict", {}))
         if self.held is None:
             return
         if HELD not in checkpoint:

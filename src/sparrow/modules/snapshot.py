@@ -1,6 +1,7 @@
 """Weights held beside those that train: the ones of the start (a reference) or of the last refresh (an actor)."""
 
 import copy
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -40,3 +41,17 @@ class Snapshot:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continue from a checkpoint."""
         self.model.load_state_dict(state)
+
+
+def check_shapes(model: Mapping[str, Tensor], checkpoint: Mapping[str, Tensor]) -> None:
+    """Check that a checkpoint's weights are those of the model, before any is loaded.
+
+    Raises:
+        ValueError: one of them has another shape.
+    """
+    for name, tensor in checkpoint.items():
+        if name in model and model[name].shape != tensor.shape:
+            raise ValueError(
+                f"resume: the checkpoint is of another model: {name} is {list(tensor.shape)} there and "
+                f"{list(model[name].shape)} in model.name_or_path; a resumed run must keep its model"
+            )

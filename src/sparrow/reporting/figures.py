@@ -129,6 +129,17 @@ FIGURES: list[Figure] = [
         "Reward of sparse rollouts", "reward", {"critic/score/mean": "mean", "rewards/outcome/correct": "share correct"}
     ),
     lines(
+        "Why samples did not score",
+        "share",
+        {
+            "rewards/outcome/wrong": "wrong",
+            "rewards/outcome/unparsable": "unparsable",
+            "rewards/outcome/truncated": "truncated",
+            "rewards/outcome/timeout": "timeout",
+            "rewards/outcome/error": "error",
+        },
+    ),
+    lines(
         "Response length",
         "tokens",
         {"response_length/max": "longest", "response_length/mean": "mean", "response_length/min": "shortest"},
@@ -173,8 +184,11 @@ FIGURES: list[Figure] = [
             "rollout_corr/rollout_is_ratio_fraction_high": "truncated above",
         },
     ),
+    lines(
+        "Adapter: its loss", "mean over tokens", {"distill/divergence": "divergence", "distill/pg_loss": "policy loss"}
+    ),
     lines("Entropy of the policy", "nats per token", {"actor/entropy": "dense policy"}),
-    lines("Gradient norm, before clipping", "norm", {"actor/grad_norm": "policy", "adapter/grad_norm": "adapter"}),
+    lines("Gradient norm, before clipping", "norm", {"actor/grad_norm": "policy", "distill/grad_norm": "adapter"}),
     stack(
         "Time of a step",
         "seconds",

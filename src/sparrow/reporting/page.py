@@ -22,6 +22,7 @@ def run_page(run: Run) -> str:
     parts = [
         f"<h1>{escape(title)}</h1>",
         verdict(run),
+        *_held_out(run),
         '<div class="figures">',
         *(f"<figure>{svg}</figure>" for svg in figures),
         "</div>",
@@ -47,6 +48,13 @@ def verdict(run: Run) -> str:
         return f"<p>{text}; tau = {tau:g} is in units of {escape(str(estimator))} and cannot be compared with it.</p>"
     share = sum(value < tau for value in last) / len(last)
     return f"<p>{text}; {share:.0%} of the readings lie below tau = {tau:g}. Bins with few tokens read noisily.</p>"
+
+
+def _held_out(run: Run) -> list[str]:
+    before, after = (run.summary.get(f"exact_match_{when}") for when in ("before", "after"))
+    if before is None or after is None:
+        return []
+    return [f"<p>Held-out exact match of the dense policy: {before:.3f} before, {after:.3f} after.</p>"]
 
 
 def _summary(run: Run) -> list[str]:

@@ -120,12 +120,14 @@ def _check_prompt(index: int, token_ids: Sequence[int], request: Request, limits
         raise ValueError(f"prompt {index} is empty: must hold at least 1 token")
     if length >= limits.context:
         raise ValueError(
-            f"prompt {index} has {length} tokens: the model's context of {limits.context} has no room left"
+            f"prompt {index} has {length} tokens: the model's context of {limits.context} has no room left; "
+            "data.max_prompt_tokens leaves such prompts out of a run"
         )
     if length + new > limits.context:
         raise ValueError(
             f"prompt {index} has {length} tokens and max_new_tokens={new}: {length + new} tokens exceed the model's "
-            f"context of {limits.context}"
+            f"context of {limits.context}; fewer new tokens (rollout.max_new_tokens) or shorter prompts "
+            "(data.max_prompt_tokens) fit"
         )
     low, high = min(token_ids), max(token_ids)
     if low < 0 or high >= limits.vocab:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparrow.kernels.checks import accumulation_dtype
+from sparrow.kernels.checks import accumulation_dtype, check_shape
 from sparrow.kernels.page_score import PageScore
 
 
@@ -31,4 +31,5 @@ def summarise(key_pages: Tensor, landmarks: Tensor, full_X: Tensor, score: PageS
     """Makes the landmarks of full physical pages, from the keys as cached (rounded to the cache dtype)."""
     key_XKPD = key_pages[full_X].to(accumulation_dtype(key_pages))
     landmarks_XWD = score.landmarks(key_XKPD.flatten(0, 1))
+    check_shape(f"landmarks of page score {score.name!r}", landmarks_XWD, (None, score.width, key_XKPD.shape[-1]))
     landmarks[full_X] = torch.unflatten(landmarks_XWD, 0, key_XKPD.shape[:2]).to(landmarks.dtype)
