@@ -111,6 +111,7 @@ def test_a_run_that_was_killed_after_its_last_step_writes_its_results_when_resum
         assert all(path.is_file() for path in plots)
 
 
+@pytest.mark.filterwarnings("ignore:steps=3. it was 2:UserWarning")
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
 def test_a_finished_run_goes_on_where_more_steps_are_asked_for(tmp_path: Path) -> None:
     seldom = ("experiment=quickstart", FEW_ROWS, "callbacks.checkpoint.every_n_train_steps=20")

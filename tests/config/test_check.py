@@ -93,7 +93,7 @@ def test_named_schedule_takes_overrides() -> None:
         dense_layers=[0],
         tau=0.86,
         estimator="top20",
-        provenance="published, arXiv 2606.08446, model qwen3-1.7b",
+        provenance="published, arXiv 2606.08446, model qwen3-1.7b; changed in dense_layers",
     )
 
 
