@@ -123,6 +123,11 @@ def test_a_finished_run_goes_on_where_more_steps_are_asked_for(tmp_path: Path) -
     assert names == ["step_2.ckpt", "step_3.ckpt"]
 
 
+def test_a_run_without_the_checkpoint_callback_leaves_none(tmp_path: Path) -> None:
+    run(tmp_path / "run", "experiment=quickstart", "steps=1", FEW_ROWS, "~callbacks.checkpoint")
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
+
+
 def process(run_dir: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "sparrow.train", *overrides(run_dir, "experiment=quickstart", "threads=1", *more)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ)

@@ -9,6 +9,7 @@ from typing import Any
 import lightning
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Checkpoint
 from omegaconf import DictConfig
 
 from sparrow.callbacks import Demonstrations, HeldOut, Rollout, SampleLog, StepLog, Summary, Tail, Validation
@@ -42,8 +43,10 @@ def train(cfg: DictConfig, run_dir: Path) -> None:
     module = build_module(cfg, model, schedule, parts)
     callbacks = build_callbacks(cfg, run_dir, schedule, tokenizer, scorer, eos_token_ids(model, tokenizer), started)
     loggers = [build(node) for node in (cfg.logger or {}).values() if node is not None]
+    keeps = any(isinstance(callback, Checkpoint) for callback in callbacks)
+    own = {} if keeps else {"enable_checkpointing": False}  # Lightning would add one of its own
     with named_by_key(cfg.trainer):
-        trainer: lightning.Trainer = build(cfg.trainer, callbacks=callbacks, logger=loggers)
+        trainer: lightning.Trainer = build(cfg.trainer, callbacks=callbacks, logger=loggers, **own)
     check_checkpoint(resume, trainer)
     if resume is not None and trainer.is_global_zero:
         print(f"going on from {resume}")

@@ -129,7 +129,8 @@ def show(summary: dict[str, Any], tail: Tail, comparison: Comparison) -> None:
         table.add_row("held-out exact match, before", _number(summary["exact_match_before"]))
         table.add_row("held-out exact match, after", _number(summary["exact_match_after"]))
     for low, high, p5, count in tail.filled_bins():
-        table.add_row(f"p5 of alpha, {low} to {high} tokens ({count} tokens seen)", _number(p5))
+        span = f"{low} tokens on" if high == tail.num_bins * tail.bin_tokens else f"{low} to {high} tokens"
+        table.add_row(f"p5 of alpha, {span} ({count} tokens seen)", _number(p5))
     tau = "none" if summary["tau"] is None else _number(summary["tau"])
     table.add_row("least p5 of a filled bin / tau", f"{_number(summary['tail_p05_min'])} / {tau}")
     table.add_row("share of the KV cache read, all layers", _number(summary["kv_fraction"]))

@@ -60,7 +60,7 @@ class Preemption(lightning.Callback):
             return
         path = self.checkpoints / f"step_{trainer.global_step}.ckpt"
         if not path.exists():
-            trainer.save_checkpoint(path)
+            trainer.save_checkpoint(path, weights_only=False)
         trainer.print(f"{signal.Signals(signum).name}: saved {path}; resume={path} goes on from there")
         raise Preempted(signum, path)
 
@@ -68,7 +68,7 @@ class Preemption(lightning.Callback):
         """Leave the last step behind, so that more ``steps`` can go on from it."""
         path = self.checkpoints / f"step_{trainer.global_step}.ckpt"
         if trainer.checkpoint_callback is not None and not path.exists():
-            trainer.save_checkpoint(path)
+            trainer.save_checkpoint(path, weights_only=False)
 
     def on_exception(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
